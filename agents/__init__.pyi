@@ -2,6 +2,7 @@
 from .callbacks import AtomicCheckpointCallback as AtomicCheckpointCallback
 from .callbacks import MeasurementBudgetCallback as MeasurementBudgetCallback
 from .guided import GuidedSearch as GuidedSearch
+from .guided import Searcher as Searcher
 from .hyperparameters import AGENTS as AGENTS
 from .hyperparameters import AgentHyperparameters as AgentHyperparameters
 from .hyperparameters import GuidedHyperparameters as GuidedHyperparameters
@@ -11,4 +12,3 @@ from .hyperparameters import hyperparameters_of as hyperparameters_of
 from .learning import learn_placement as learn_placement
 from .paper.algorithm import DRLPP as DRLPP
 from .paper.policy import PlacementPolicy as PlacementPolicy
-from .searcher import Searcher as Searcher

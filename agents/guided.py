@@ -1,4 +1,6 @@
-"""The guided agent: it measures where the clock and the corrected simulator may disagree.
+"""What the main job asks of an agent that searches; and the guided agent, which does it so.
+
+It measures where the clock and the corrected simulator may disagree.
 
 Each round:
 
@@ -11,7 +13,8 @@ Each round:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from drlpp.envs import PlacementEnv
 from drlpp.envs.measuring.search_file import Confidence
@@ -22,6 +25,21 @@ from drlpp.planners.search import Space
 
 _ONE_BY_ONE = 16
 """How many placements are measured one by one: the first measurements teach the most."""
+
+
+@runtime_checkable
+class Searcher(Protocol):
+    """Proposes candidates and is told what was measured, as in Nevergrad and Optuna.
+
+    All that an earlier run of the same folder measured is told to a new searcher first, so it needs
+    no file of its own.
+    """
+
+    def propose(self) -> Sequence[Candidate]:
+        """Return candidates to measure next, in turns with each other; none to end the search."""
+
+    def tell(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Learn what came of a candidate; one that could not be run has failed."""
 
 
 class GuidedSearch:

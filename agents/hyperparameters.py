@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from drlpp.agents.guided import GuidedSearch
-from drlpp.agents.searcher import Searcher
+from drlpp.agents.guided import GuidedSearch, Searcher
 from drlpp.envs import PlacementEnv
 from drlpp.errors import DRLPPError, InvalidInput
 from drlpp.io.documents import Document, read_document, read_mapping

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.agents.guided import GuidedSearch
+from drlpp.agents.guided import GuidedSearch, Searcher
 from drlpp.agents.hyperparameters import AgentHyperparameters, Hyperparameters
-from drlpp.agents.searcher import Searcher
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.search_file import Confidence
 from drlpp.envs.placement_env import INVALID
@@ -116,7 +115,7 @@ def _search(
 ) -> None:
     """Measure what a searcher proposes, until the budget is spent or it has settled."""
     memory, known = env.memory, 0
-    for candidate, outcome in env.outcomes.items():
+    for candidate, outcome in list(memory.outcomes.items()):
         agent.tell(candidate, outcome)
     # Where stable-baselines3 writes those of an algorithm.
     events = out / "tensorboard" / "agent_0"

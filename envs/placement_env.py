@@ -122,11 +122,6 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         """What has been measured so far."""
         return self.memory.summary
 
-    @property
-    def outcomes(self) -> dict[Candidate, Outcome]:
-        """Everything measured so far, in order."""
-        return dict(self.memory.outcomes)
-
     def close(self) -> None:
         """Close the measurer if it was opened for this environment."""
         if self._owns_measurer:

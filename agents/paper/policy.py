@@ -140,9 +140,8 @@ class PlacementPolicy(BasePolicy):
         of_walks = self.partitioner.evaluate(nodes, walks)
         placed = self._scores(nodes, [trajectory.walk for trajectory in trajectories])
         stages = torch.tensor([t.stage_of_accelerator for t in trajectories]).to(self.device)
-        found = self.scheduler.evaluate(placed, stages)
-        free = found.free
-        return PolicyEvaluation(*of_walks, found.log_probs[free], found.entropies[free], free)
+        log_probs, spread, free = self.scheduler.evaluate(placed, stages)
+        return PolicyEvaluation(*of_walks, log_probs[free], spread[free], free)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         assert isinstance(observation, Tensor)

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
-
-
-class AssignmentEvaluation(NamedTuple):
-    """What a policy thinks of assignments; every tensor has shape ``(placements, accelerators)``.
-
-    ``free`` is false where an accelerator had only one stage to choose from.
-    """
-
-    log_probs: Tensor
-    entropies: Tensor
-    free: Tensor
 
 
 def entropies(log_policy: Tensor) -> Tensor:
@@ -103,16 +90,18 @@ class PipelineScheduler(nn.Module):
             log_probs[:, accelerator] = policy.gather(1, choice).squeeze(1)
         return chosen, log_probs
 
-    def evaluate(self, scores: Tensor, chosen: Tensor) -> AssignmentEvaluation:
-        """Replay choices, ``(placements, A)``, of ``scores`` as :meth:`sample` has them."""
+    def evaluate(self, scores: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Replay choices, ``(placements, A)``, of ``scores`` as :meth:`sample` has them.
+
+        Returns:
+            Their log-probabilities, the entropies of their distributions, and where there was more
+            than one stage to choose from; all ``(placements, A)``.
+        """
         columns = [self._masked(scores, chosen, index) for index in range(scores.shape[1])]
         masked = torch.stack(columns, dim=1)
         log_policy = masked.log_softmax(dim=2)
-        return AssignmentEvaluation(
-            log_probs=log_policy.gather(2, chosen.unsqueeze(2)).squeeze(2),
-            entropies=entropies(log_policy),
-            free=masked.isfinite().sum(dim=2) > 1,
-        )
+        log_probs = log_policy.gather(2, chosen.unsqueeze(2)).squeeze(2)
+        return log_probs, entropies(log_policy), masked.isfinite().sum(dim=2) > 1
 
     def _masked(self, scores: Tensor, chosen: Tensor, accelerator: int) -> Tensor:
         """Score what an accelerator may choose after those before it, ``(placements, K)``."""

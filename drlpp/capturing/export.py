@@ -14,7 +14,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -44,15 +43,12 @@ _HINT = (
 )
 
 
-class Exported(NamedTuple):
-    """A graph, and sentences for the user about what it leaves out without harm."""
-
-    graph_module: fx.GraphModule
-    notes: tuple[str, ...]
-
-
-def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
+def export_graph(
+    module: nn.Module, inputs: Batch, what: str
+) -> tuple[fx.GraphModule, tuple[str, ...]]:
     """Trace ``module``, and share its parameters and buffers under their dotted names.
+
+    Returns the graph, and sentences for the user about what it leaves out without harm.
 
     Args:
         module: traced in the mode (training or evaluation) in which it is.
@@ -101,7 +97,7 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
         for name, value in program.constants.items()
         if isinstance(value, Tensor) and value.requires_grad
     )
-    return Exported(graph_compiled_when_used(root, graph), (*dropped.notes, *learned))
+    return graph_compiled_when_used(root, graph), (*dropped.notes, *learned)
 
 
 def _told_apart(inputs: Batch) -> Batch:

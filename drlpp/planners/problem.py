@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -19,9 +18,6 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-
-Objective = Callable[[Placement], float]
-"""Seconds per minibatch of a valid placement: predicted, simulated or measured."""
 
 _UNREACHABLE_SECONDS = 1e12
 """More than any placement takes: what misses memory is above it."""

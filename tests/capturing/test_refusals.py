@@ -228,7 +228,9 @@ double.register_fake(torch.empty_like)
         (with_loss(F.mse_loss, score=lambda o, t: o.mean()), "score of|one number for each"),
         # What stands for a model.
         (lambda: "convformer.py", "not a file|convformer:FUNCTION"),
-        (lambda: nn.Linear(4, 4), "Linear|drlpp.Task("),
+        (lambda: nn.Linear(4, 4), "model is a Linear|drlpp.Task(module, inputs, targets, loss"),
+        (lambda: 3, "model is a int, which"),
+        (lambda: nn.Linear, "its factory raised TypeError: Linear"),
     ],
 )
 def test_it_is_refused_in_one_line(

@@ -61,19 +61,6 @@ def test_both_checkers_are_content(kind: str, check: types.FunctionType) -> None
     assert spec.nondeterministic == (kind == "Live")
 
 
-def test_the_reward_is_minus_the_logarithm_of_the_seconds() -> None:
-    measurer = FakeMeasurer(chain(6))
-    env = environment(measurer)
-    env.reset()
-    observation, reward, terminated, truncated, info = env.step(
-        np.array([0, 0, 0, 2, 2, 2, 2, 0, 0, 0])
-    )
-    assert env.observation_space.contains(observation)
-    assert (terminated, truncated) == (True, False)
-    assert reward == -math.log(info["seconds"])
-    assert (info["configuration"], info["stages"]) == ("3-1", 2)
-
-
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
@@ -146,13 +133,16 @@ def test_a_step_is_a_measurement_as_reward_and_info() -> None:
         (np.array([1, 0, 0, 0, 0, 0, 0, 0, 1, 1]), "invalid placement"),
         (np.array([0, 0, 0, 1, 1, 1, 0, 1, 0, 1]), None),
     ):
-        _, reward, _, _, info = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert env.observation_space.contains(observation)
+        assert (terminated, truncated) == (True, False)
         outcome = env.outcome(env.candidate(action))
         assert info.get("measurement", outcome) == outcome
         assert info.get("error_type") == failure
         assert getattr(outcome, "failure", None) == failure
         measured = isinstance(outcome, Measurement)
         assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -10.0)
+    assert (info["configuration"], info["stages"]) == ("2-2", 2)
     assert len(measurer.measured) == 2
     assert env.summary.distinct == 2
 
@@ -188,7 +178,7 @@ def test_what_is_too_stale_is_not_measured(repetitions: int) -> None:
     assert "seconds" in alone
     assert stale["error_type"] == "invalid placement"
     assert stale["reason"] == "a stage has a staleness of 5, of at most 2"
-    assert len(env.outcomes) == 1
+    assert len(env.memory.outcomes) == 1
 
 
 def test_actions_have_no_place_for_a_second_stage_on_an_accelerator() -> None:

@@ -1,18 +1,24 @@
-"""Every example trains for a few minibatches, and ends with the weights that it has trained."""
+"""Every example does what its page says, and those that train end with weights of their own."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
+from drlpp.cli.main import main
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import read_placement
 from examples import image_classification, language_model, translation
+from tests.support.programs.shell import finish
+from tests.support.programs.without import without_packages
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -115,3 +121,37 @@ def test_ppo_improves_placements() -> None:
     untrained, trained_a_little = done.stdout.splitlines()
     assert re.fullmatch(r"untrained: [0-9.]+ times as fast as the planners' best", untrained)
     assert re.fullmatch(r"1024 steps: [0-9.]+", trained_a_little)
+
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "own_costs.ipynb"
+
+
+def test_every_cell_prints_what_the_notebook_shows() -> None:
+    notebook = json.loads(NOTEBOOK.read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    between = "print('-' * 9)"
+    program = f"\n{between}\n".join("".join(cell["source"]) for cell in cells)
+    keep = "numpy networkx pydantic pyyaml rich"
+    ran = subprocess.run(
+        [sys.executable, "-c", without_packages(program, keep)], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    shown = ["".join(part for out in cell["outputs"] for part in out["text"]) for cell in cells]
+    assert ran.stdout.split("---------\n") == shown
+
+
+EXAMPLE = Path("examples/rayjob.yaml")
+
+
+@pytest.fixture
+def job() -> Any:
+    return yaml.safe_load(EXAMPLE.read_text())
+
+
+def test_its_program_takes_these_options(job: Any) -> None:
+    program, script, *options = job["spec"]["entrypoint"].split()
+    assert (program, script) == ("python", "train_agent.py")
+    help_ = finish(main, "drlpp", "learn", "--help")
+    assert help_.code == 0
+    assert all(option in help_.out for option in options if option.startswith("--"))
+    assert job["spec"]["rayClusterSpec"]["rayVersion"] in Path("constraints.txt").read_text()

@@ -77,21 +77,6 @@ def test_a_model_is_named_by_what_another_process_could_import(model: Any, name:
     assert reference.naming_option == ("" if name == "alexnet" else f" --model {needed}")
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (nn.Linear(2, 2), r"model is a Linear, .* give drlpp\.Task\(module, inputs, targets, loss"),
-        (3, "model is a int, which"),
-        (nn.Linear, "its factory raised TypeError: Linear"),
-        (lambda: nn.Linear(2, 2), r"<lambda>: its factory returned Linear; expected \(module"),
-        ((nn.Linear(2, 2), torch.ones(3, 2), 1), "targets are 1, expected a tensor"),
-    ],
-)
-def test_what_is_no_model_is_refused_with_the_way_out(model: Any, reason: str) -> None:
-    with pytest.raises(InvalidModel, match=reason):
-        capture(model)
-
-
 def test_copies_share_the_object_and_pickles_and_files_have_the_name_alone(tmp_path: Path) -> None:
     captured = capture(_not_importable())
     reference = captured.reference

@@ -1,21 +1,33 @@
-"""The zoo has the published models, and each is captured as what it is."""
+"""The zoo has the published models, as torchvision and transformers compute them, and captures."""
 
 from __future__ import annotations
+
+import json
+import re
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from drlpp.capturing.capture import capture
 from drlpp.capturing.module_check import SameDraws
-from drlpp.models.task import Option
+from drlpp.models.task import Option, Task
 from drlpp.models.zoo import SMALL, ZOO
+from drlpp.models.zoo.language import gpt2
 from drlpp.models.zoo.recurrent import ResidualLSTMLayer
 from tests.support.models.captured_modules import run_in_pieces
 from tests.support.models.zoo.captured_zoo import task_in_float64
 from tests.support.models.zoo.tiny_models import GRAPHS, TINY, tiny
+from tests.support.models.zoo.torchvision_logits import (
+    CLASSES,
+    KEPT,
+    NAMES,
+    logits,
+    names_and_shapes,
+)
 
 
 def parameters(name: str, **options: Option) -> int:
@@ -157,3 +169,85 @@ def test_a_residual_lstm_layer_is_kim_s_equations() -> None:
         h = o * (c.tanh() @ layer.projection.weight.T + x[:, t])
         wanted.append(h)
     torch.testing.assert_close(layer(x), torch.stack(wanted, 1))
+
+
+# Others are made of the same layers.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.slow if name not in ("resnet50", "googlenet") else (),
+        )
+        for name in NAMES
+    ],
+)
+def test_weights_of_torchvision_give_the_same_logits(name: str) -> None:
+    kept = json.loads(KEPT.read_text())["models"][name]
+    with torch.device("meta"):
+        module = ZOO[name](batch_size=2, classes=CLASSES).module
+    module.to_empty(device="cpu")
+    assert names_and_shapes(module) == kept["names_and_shapes"]
+    wanted = torch.tensor(kept["logits"])
+    assert wanted.std() > 0.01, "says something"
+    torch.testing.assert_close(logits(name, module), wanted, rtol=1e-3, atol=1e-4)
+
+
+SENTENCES = {"batch_size": 3, "sequence_length": 7, "vocabulary": 31}
+ENDS = {"bos_token_id": 0, "eos_token_id": 0}
+
+
+def gpt2_pair() -> tuple[Task, PreTrainedModel]:
+    config = GPT2Config(vocab_size=31, n_positions=9, n_embd=16, n_layer=2, n_head=4, **ENDS)
+    task = gpt2(**SENTENCES, hidden=16, layers=2, heads=4, positions=9)
+    return task, GPT2LMHeadModel(config)
+
+
+# From names of transformers to names of the zoo; what is tied has one of its names there.
+RENAMED = {
+    r"transformer\.wte": "tokens",
+    r"transformer\.wpe": "positions",
+    r"transformer\.ln_f": "norm",
+    r"transformer\.h\.": "blocks.",
+    r"ln_1": "attention_norm",
+    r"ln_2": "norm",
+    r"attn\.c_proj": "attention.output",
+    r"attn\.c_attn": "attention.{query,key,value}",
+    r"mlp\.c_fc": "inner",
+    r"mlp\.c_proj": "output",
+}
+
+
+def weights_for_the_zoo(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Every weight under the zoo's name.
+
+    Where transformers has several in one, braces name the parts of a layer.
+    """
+    renamed = {}
+    for name, value in model.named_parameters():
+        # Linear layers of GPT-2 have their weights the other way round.
+        turned = value.T if re.search(r"\.c_.*weight", name) else value
+        for theirs, ours in RENAMED.items():
+            name = re.sub(theirs, ours, name)
+        begin, _, rest = name.partition("{")
+        parts, _, end = rest.partition("}")
+        names = parts.split(",")
+        for part, piece in zip(names, turned.chunk(len(names)), strict=True):
+            renamed[begin + part + end] = piece
+    return renamed
+
+
+def test_logits_are_those_of_transformers() -> None:
+    torch.manual_seed(0)
+    task, model = gpt2_pair()
+    module = task.module.double().eval()
+    for value in model.parameters():
+        torch.nn.init.normal_(value, std=0.3)
+    model.double().eval()
+    missing, unexpected = module.load_state_dict(weights_for_the_zoo(model), strict=False)
+    assert not unexpected
+    assert set(missing) <= {"head.weight"}
+    wanted = model(input_ids=task.inputs[0]).logits
+    found = module(*task.inputs)
+    torch.testing.assert_close(found, wanted)
+    assert found.std() > 0.1

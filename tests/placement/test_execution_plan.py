@@ -14,8 +14,6 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.schedule.actions import Computation
-from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
-from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.kinds.alternating import alternate
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
@@ -82,23 +80,6 @@ def test_a_placement_file_is_a_candidate_and_back(tmp_path: Path) -> None:
     swapped = document.model_copy(update={"configuration": "2-1"})
     with pytest.raises(InvalidPlacement, match="field 'configuration' is 2-1"):
         swapped.plan(GRAPH)
-
-
-@pytest.mark.parametrize("method", [METHOD, FLUSHING, Method(policy="stash", accumulate=2)])
-def test_a_plan_has_what_placement_and_method_say(method: Method) -> None:
-    plan = ExecutionPlan.of(Candidate(HALVES, method), GRAPH, 3)
-    pipeline = HALVES.pipeline(GRAPH)
-    assert (plan.placement, plan.method, plan.pipeline) == (HALVES, method, pipeline)
-    assert list(plan.delays) == stage_delays(pipeline, method)
-    assert plan.in_flight == method.in_flight(pipeline)
-    assert plan.window(7) == Window.plan(pipeline, 7, method)
-    for minibatches in (8, 12, 8):
-        schedule = method.schedule_for(pipeline, minibatches)
-        assert plan.schedule(minibatches) == schedule
-        assert plan.weight_uses(minibatches) == weight_uses(schedule, method)
-    # What was asked for last is the same object.
-    assert plan.schedule(8) is plan.schedule(8)
-    assert plan.weight_uses(8) is plan.weight_uses(8)
 
 
 def test_there_is_no_plan_of_what_cannot_be_run() -> None:

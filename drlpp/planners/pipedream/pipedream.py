@@ -96,13 +96,9 @@ def pipedream(
             f"no pipeline of PipeDream's fits into {program.limit:,.0f} bytes, the smallest "
             "memory; expected more, a smaller batch, or a method that keeps less"
         )
-    stages = tuple(
-        Stage(operators=states.operators(stage.begin, stage.end), accelerators=stage.accelerators)
-        for stage in program.plan()
-    )
     components = " × ".join(str(level.components) for level in reversed(levels))
     note = f"PipeDream's formula, on {components} accelerators"
-    return Plan(Placement(stages=stages), own_seconds=seconds, note=note)
+    return Plan(Placement(stages=program.plan()), own_seconds=seconds, note=note)
 
 
 @dataclass(frozen=True)
@@ -152,15 +148,6 @@ def _is_regular(groups: Sequence[int]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """States ``begin`` to ``end``, on accelerators counted from the component's first."""
-
-    begin: int
-    end: int
-    accelerators: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class _Share:
     """A stage of one level: states, ``replicas`` components of it, and those ``after`` it."""
 
@@ -196,7 +183,7 @@ class _Program:
         rows = [self._table(top, Fraction(0), total, 1)[total] for total in self._totals(top)]
         return float(min(row[0, -1] for row in rows))
 
-    def plan(self) -> tuple[_Planned, ...]:
+    def plan(self) -> tuple[Stage, ...]:
         """Return the stages of the best pipeline, in order."""
         limit = self.best() * (1 + _TOLERANCE)
         return self._plan(len(self._levels), 0, len(self._states) - 1, Fraction(0), limit)
@@ -272,10 +259,10 @@ class _Program:
 
     def _plan(
         self, number: int, begin: int, end: int, behind: Fraction, limit: float
-    ) -> tuple[_Planned, ...]:
-        """Return the stages between two states on a component of level ``number``."""
+    ) -> tuple[Stage, ...]:
+        """Return the stages between two states, on accelerators counted from the component's."""
         if number == 0:
-            return (_Planned(begin, end, (0,)),)
+            return (Stage(operators=self._states.operators(begin, end), accelerators=(0,)),)
         size, stages, used = self._levels[number - 1].size, [], 0
         for share in self._shares(number, begin, end, behind, limit):
             inner_behind = self._behind(number, share.replicas, share.after, behind)
@@ -284,8 +271,8 @@ class _Program:
             inner = self._plan(number - 1, share.begin, share.end, inner_behind, inner_limit)
             bases = [(used + replica) * size for replica in range(share.replicas)]
             for stage in inner:
-                accelerators = (base + offset for base in bases for offset in stage.accelerators)
-                stages.append(_Planned(stage.begin, stage.end, tuple(accelerators)))
+                held = tuple(base + offset for base in bases for offset in stage.accelerators)
+                stages.append(Stage(operators=stage.operators, accelerators=held))
             used += share.replicas
         return tuple(stages)
 

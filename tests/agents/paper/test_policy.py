@@ -122,7 +122,7 @@ def test_probabilities_of_all_assignments_sum_to_one(feasible: bool, summaries: 
         held = [len(set(assignment.tolist())) == stages for assignment in assignments]
         possible = assignments[torch.tensor(held)] if feasible else assignments
         own = scores[scheme].expand(len(possible), -1, -1)
-        probabilities = scheduler.evaluate(own, possible).log_probs.sum(dim=1).exp()
+        probabilities = scheduler.evaluate(own, possible)[0].sum(dim=1).exp()
         assert probabilities.sum().item() == pytest.approx(1, abs=1e-5)
         assert (probabilities > 0).all()
 
@@ -130,7 +130,7 @@ def test_probabilities_of_all_assignments_sum_to_one(feasible: bool, summaries: 
 def test_with_as_many_stages_as_accelerators_the_last_choice_is_forced() -> None:
     scheduler = scheduler_of(3, feasible=True)
     scores = scheduler(torch.randn(1, 3, WIDTH), torch.tensor([3]))
-    evaluation = scheduler.evaluate(scores, torch.tensor([[2, 0, 1]]))
-    assert evaluation.free.tolist() == [[True, True, False]]
-    (evaluation.log_probs.sum() + evaluation.entropies.sum()).backward()
+    log_probs, entropies, free = scheduler.evaluate(scores, torch.tensor([[2, 0, 1]]))
+    assert free.tolist() == [[True, True, False]]
+    (log_probs.sum() + entropies.sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in scheduler.parameters())  # type: ignore

@@ -1,14 +1,11 @@
 """Placements take turns, count with the median of their runs, and are cut short where slow."""
 
-import statistics
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from drlpp.agents import Hyperparameters, MeasurementBudgetCallback
 from drlpp.envs import MeasurementMemory, PlacementEnv
@@ -81,14 +78,6 @@ def test_runs_go_there_and_back_and_the_median_counts() -> None:
     assert memory.measure(HALVES) == memory.outcomes[of(HALVES)]
     assert memory.distinct == 3
     assert len(measurer.measured) == 9
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=7))
-def test_the_outcome_is_a_run_in_the_middle(values: list[float]) -> None:
-    memory = MeasurementMemory(NoisyMeasurer({WHOLE: values}), repetitions=len(values))
-    outcome = memory.measure(WHOLE)
-    assert isinstance(outcome, Measurement)
-    assert outcome.seconds_per_minibatch == statistics.median_high(values)
 
 
 def test_what_fails_once_is_not_run_again() -> None:
@@ -205,21 +194,3 @@ def test_a_file_goes_on_with_what_was_cut_short(tmp_path: Path, dies_after: int)
     again = measured(NoisyMeasurer(left), path)
     assert dict(again.outcomes) == dict(whole.outcomes)
     assert path.read_text().splitlines(keepends=True) == lines
-
-
-@given(st.data())
-def test_the_fastest_is_never_cut_short_by_noise_of_a_fifth(data: st.DataObject) -> None:
-    noise = st.lists(st.floats(0.82, 1.2), min_size=3, max_size=3)
-    seconds = {}
-    for placement in CUTS[:6]:
-        usual = data.draw(st.sampled_from([1.0, 1.1, 1.5, 3.0]))
-        seconds[placement] = [usual * factor for factor in data.draw(noise)]
-    in_full = MeasurementMemory(NoisyMeasurer(seconds), repetitions=3)
-    limited = MeasurementMemory(NoisyMeasurer(seconds), repetitions=3)
-    for placement in seconds:
-        in_full.measure(placement)
-        # As the guided agent has it.
-        if (best := limited.best()) is not None:
-            limited.limit_seconds = 1.5 * best[1].seconds_per_minibatch
-        limited.measure(placement)
-    assert limited.best() == in_full.best()
