@@ -199,10 +199,7 @@ def _train(
 
 @contextmanager
 def _noticing_interrupts(interrupted: threading.Event) -> Iterator[None]:
-    """Set ``interrupted`` by Ctrl-C, besides the exception.
-
-    The exception may come up in a callback of a library that ignores it, and would be lost.
-    """
+    """Set ``interrupted`` by Ctrl-C, whose exception a library's callback may swallow."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -65,9 +65,6 @@ class CostPrior:
 
     @classmethod
     def from_sizes(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:
-        """Declare a graph and a number of accelerators, for those who know no more.
-
-        Sizes stand for costs.
-        """
+        """Declare a graph whose sizes stand for costs, and a number of accelerators."""
         cluster = local_cluster(accelerators, _USUAL_LINK)
         return cls.of(Profile.estimated(graph), cluster, method)

@@ -37,10 +37,7 @@ class Recurrence(nn.Module):
             nn.init.uniform_(parameter, -(units**-0.5), units**-0.5)
 
     def initial(self, batch: int) -> Tensor:
-        """Return the state H̃ of an empty partition (Algorithm 1, line 1).
-
-        It is zeros, ``(batch, 2·units)``.
-        """
+        """Return the state H̃ of an empty partition (line 1), zeros: ``(batch, 2·units)``."""
         return self.recurrent.weight.new_zeros(batch, 2 * self.units)
 
     def from_states(self, states: Tensor) -> Tensor:
@@ -247,10 +244,7 @@ class RecurrentPartitioner(nn.Module):
         walks: Sequence[PartitionWalk],
         decisions: Sequence[tuple[int, Decision]],
     ) -> Tensor:
-        """Return the logits of ``decisions``, given as pairs (walk, decision).
-
-        They come from one pass over the walks.
-        """
+        """Return the logits of pairs (walk, decision), from one pass over the walks."""
         projected = self.selector.input(nodes)
         longest = max(len(walk.order) for walk in walks)
         padded = [walk.order + (0,) * (longest - len(walk.order)) for walk in walks]
@@ -355,10 +349,7 @@ class RecurrentPartitioner(nn.Module):
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return ``values[index]``.
-
-    Its backward pass adds up rows fast; that of indexing is far slower.
-    """
+    """Return ``values[index]``, with a backward far faster than that of indexing."""
     found = values.index_select(0, index.flatten().to(values.device))
     return found.view(*index.shape, values.shape[1])
 
@@ -372,10 +363,7 @@ def _score(units: int) -> nn.Sequential:
 
 
 def _padded_starts(walks: Sequence[PartitionWalk]) -> Tensor:
-    """Return the first positions of the partitions, ``(walks, K)``.
-
-    Partitions that do not exist start behind the last operator.
-    """
+    """Return where partitions start, ``(walks, K)``; behind the last operator if there is none."""
     most = max(len(walk.starts) for walk in walks)
     return torch.tensor(
         [walk.starts + (len(walk.order),) * (most - len(walk.starts)) for walk in walks]

@@ -160,10 +160,7 @@ class PlacementPolicy(BasePolicy):
         }
 
     def _scores(self, nodes: Tensor, walks: Sequence[PartitionWalk]) -> Tensor:
-        """Score all pairs of accelerators and partitions of walks, ``(walks, A, K)``.
-
-        A walk that is there several times is scored once: redraws make hundreds of a few schemes.
-        """
+        """Score accelerators and partitions of walks, each walk once: ``(walks, A, K)``."""
         distinct = {id(walk): walk for walk in walks}
         row_of = {key: row for row, key in enumerate(distinct)}
         rows = torch.tensor([row_of[id(walk)] for walk in walks], device=nodes.device)

@@ -166,10 +166,7 @@ class Walk:
         )
 
     def _missing_predecessors(self, operator: int) -> tuple[int, ...]:
-        """Return ``operator`` and all it depends on that has no partition.
-
-        They are in topological order.
-        """
+        """Return ``operator`` and what it needs that has no partition, in topological order."""
         missing, frontier = {operator}, [operator]
         while frontier:
             for read in self._predecessors[frontier.pop()]:

@@ -42,10 +42,7 @@ def operator_type(node: fx.Node) -> str:
 
 
 def owner(node: fx.Node) -> str:
-    """Return the dotted name of the ``nn.Module`` that called ``node``.
-
-    The name is empty for the model itself.
-    """
+    """Return the dotted name of the ``nn.Module`` that called ``node``; empty for the model."""
     called = calling_modules(node)
     return called[-1] if called else ""
 

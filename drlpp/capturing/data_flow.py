@@ -162,10 +162,7 @@ def refuse_changed_inputs(module: fx.GraphModule, what: str) -> None:
 
 
 def check_operators(graph: fx.Graph, what: str) -> None:
-    """Refuse operators that workers do not have, or whose gradients they cannot add up.
-
-    Also those that give a shape which depends on values.
-    """
+    """Refuse operators that workers lack, sparse gradients, and shapes that depend on values."""
     for node in graph.nodes:
         operator, problem = node.target, None
         if isinstance(operator, torch._ops.OpOverload) and operator.namespace not in (

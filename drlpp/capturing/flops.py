@@ -15,10 +15,7 @@ from drlpp.specs.batches import tensors_in
 
 
 def flops_of(captured: CapturedModel) -> int:
-    """Return the FLOPs of a minibatch, forward and backward, without computing any.
-
-    They are those of products of matrices, convolutions and attention.
-    """
+    """Return the FLOPs of products, convolutions and attention, forward and backward."""
     module = captured.module
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     counter = FlopCounterMode(display=False)

@@ -188,10 +188,7 @@ class OpGraph(Document):
         return sum(self.operators[op].parameter_bytes for op in held) - again
 
     def cut_widths(self) -> list[int]:
-        """Return the bytes that pass every place between two operators in a row, behind the first.
-
-        A tensor that several operators read passes once.
-        """
+        """Return the bytes that pass behind every operator but the last, each tensor once."""
         last_read: dict[tuple[int, int], int] = {}
         for edge in self.edges:
             for output in edge.outputs:
@@ -206,10 +203,7 @@ class OpGraph(Document):
 
 
 def common_module(modules: Iterable[str]) -> tuple[str, ...]:
-    """Return the name, in parts, of the module that all of some are in.
-
-    The model itself has no parts, and no name.
-    """
+    """Return the parts of the name of the module that all of some are in; none for the model."""
     names = [module.split(".") if module else [] for module in modules]
     together = takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
     return tuple(parts[0] for parts in together)

@@ -46,10 +46,7 @@ def own_loss(outputs: Any) -> Tensor | None:
 
 
 def loss_of_outputs(outputs: Any, targets: Batch) -> Tensor:
-    """Return the loss that a model returns, or what stands in for one: the outputs' mean square.
-
-    The mean is over all elements of all floating-point outputs.
-    """
+    """Return the loss that a model returns, or the mean square of all floating-point outputs."""
     if (loss := own_loss(outputs)) is not None:
         return loss
     values = [value for value in pytree.tree_leaves(outputs) if isinstance(value, Tensor)]

@@ -293,10 +293,7 @@ def _attributes(part: nn.Module) -> Mapping[str, Any]:
 
 
 def _content(value: object, alive: list[object]) -> list[object]:
-    """Return something that stays equal as long as ``value`` does not change.
-
-    Containers are looked into. Other objects are known by their ids, and are added to ``alive``.
-    """
+    """Return what stays equal while ``value`` does; objects are known by id, and kept ``alive``."""
     leaves, structure = pytree.tree_flatten(value)
     seen: list[object] = [repr(structure)]
     for leaf in leaves:

@@ -94,9 +94,6 @@ Outcome = Measurement | FailedMeasurement
 
 
 def median_measurement(runs: Sequence[Measurement]) -> Measurement:
-    """Return the run in the middle by seconds per minibatch, the slower of two.
-
-    There is at least one run.
-    """
+    """Return the run in the middle of some by seconds per minibatch, the slower of two."""
     ordered = sorted(runs, key=lambda run: run.seconds_per_minibatch)
     return ordered[len(ordered) // 2]

@@ -191,10 +191,7 @@ class _Crossing:
         )
 
     def bytes_(self, block: slice, start: int) -> tuple[Array, Array]:
-        """Return the incoming and outgoing bytes of stages.
-
-        The stages lead from the downsets of ``block`` to those behind.
-        """
+        """Return incoming and outgoing bytes of stages from ``block`` to downsets behind it."""
         forward = numpy.array([transfer.forward_bytes for transfer in self.transfers])
         backward = numpy.array([transfer.backward_bytes for transfer in self.transfers])
 

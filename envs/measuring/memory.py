@@ -171,10 +171,7 @@ class MeasurementMemory:
         return next(iter(self.fastest(1)), None)
 
     def fastest(self, count: int) -> list[tuple[Candidate, Measurement]]:
-        """Return the ``count`` candidates with the fewest seconds per minibatch.
-
-        The fastest comes first. Those whose measurements were cut short are none of them.
-        """
+        """Return the ``count`` fastest candidates in order; none that was cut short."""
         measured = [
             (c, o)
             for c, o in self._outcomes.items()
@@ -218,10 +215,7 @@ class MeasurementMemory:
         return len(runs) < self.repetitions and fewest > self.limit_seconds
 
     def _check_possible(self, placement: Placement) -> None:
-        """Raise an error for a placement of operators or accelerators that do not exist.
-
-        Somebody may have edited the file.
-        """
+        """Refuse a file, perhaps edited, with operators or accelerators that are not there."""
         try:
             placement.validate_for(self.graph, self.accelerators)
         except InvalidInput as error:

@@ -94,10 +94,7 @@ _GOOGLENET = {
 
 
 class _FourBranches(nn.Module):
-    """A block of GoogLeNet.
-
-    The third branch has 3 × 3 instead of the paper's 5 × 5 convolutions, as in torchvision.
-    """
+    """A block of GoogLeNet, with 3 × 3 for 5 × 5 convolutions in the third branch (torchvision)."""
 
     def __init__(self, channels: int, widths: Sequence[int]) -> None:
         super().__init__()

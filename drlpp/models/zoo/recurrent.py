@@ -46,10 +46,7 @@ class _Encoder(nn.Module):
 
 
 class _AdditiveAttention(nn.Module):
-    """Bahdanau's attention with the normalised score vector of GNMT's implementations.
-
-    Score of query q and key k: g · v / ‖v‖ · tanh(W_q q + W_k k + b).
-    """
+    """Bahdanau's attention of query q and key k: g · v / ‖v‖ · tanh(W_q q + W_k k + b)."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

@@ -139,10 +139,7 @@ class Belief:
 
     @property
     def promising(self) -> list[Candidate]:
-        """The candidates that may be faster, by what is expected to be saved by each.
-
-        Without an incumbent all may.
-        """
+        """Candidates that may be faster, those that save most first; all without an incumbent."""
         return [self.candidates[index] for index in self._order if self._worth[index] > 0]
 
     @property

@@ -151,10 +151,7 @@ class Calibration:
         return self._calibrated(self._corrections, [mean for mean, _ in self._levels()])
 
     def sample(self, draw: Generator) -> PlanningProblem:
-        """Draw a workload, speeds and links that are as probable as what was observed leaves them.
-
-        Memory is the most probable.
-        """
+        """Draw workload, speeds and links as probable as what was observed leaves them."""
         deviation = self._solve().T @ draw.standard_normal(len(self._corrections))
         links = [drawn_factors(*found, draw) for found in self._levels()]
         return self._calibrated(self._corrections + deviation, links)
@@ -290,10 +287,7 @@ class Calibration:
 
 
 def merged(speeds: Array) -> Array:
-    """Return the speeds; those that hardly differ are replaced by their mean.
-
-    Neighbours by size belong together as long as they are within 3% of the smallest of them.
-    """
+    """Return speeds in which those within 3% of the smallest of them are replaced by their mean."""
     order = numpy.argsort(speeds)
     result = speeds.astype(float).copy()
     begin = 0

@@ -133,10 +133,7 @@ class Recalibration:
         return self._measured
 
     def tell(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Learn from the outcome of a candidate, whoever proposed it.
-
-        One whose method is not in the space is passed over.
-        """
+        """Learn from the outcome of a candidate, whoever proposed it; pass over others' methods."""
         if not self.space.has(candidate.method):
             return
         if self._belief is not None:
@@ -259,10 +256,7 @@ class Recalibration:
         return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
     def _plans(self, propose: Callable[[], Sequence[Plan]]) -> Iterator[Candidate]:
-        """Yield data parallelism, and what the baselines propose, the fastest first.
-
-        Data parallelism has the space's own method, others the depth that suits them, too.
-        """
+        """Yield data parallelism with the space's own method, then what the baselines propose."""
         if self.declared.workload.stages_held == 1:
             yield self._data_parallel
         with suppress(InvalidInput):

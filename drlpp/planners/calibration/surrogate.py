@@ -40,10 +40,7 @@ class Discrepancy:
 
     @classmethod
     def of(cls, ratios: Sequence[tuple[Placement, float]] = ()) -> Discrepancy:
-        """Compute the posterior from logarithms of ratios.
-
-        The prior is normal around no difference.
-        """
+        """Compute the posterior from logarithms of ratios; the prior is normal around 0."""
         rows = numpy.array([shape_of(found) for found, _ in ratios]).reshape(-1, _FEATURES)
         logs = numpy.array([ratio for _, ratio in ratios])
         prior = numpy.diag(_DISCREPANCY_SPREAD**-2.0)

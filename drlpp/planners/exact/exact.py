@@ -129,10 +129,7 @@ def _with_fewest_sums(problem: PlanningProblem, pairs: StagePairs) -> StagePairs
 
 
 def _extremes(cluster: Cluster) -> tuple[Link, Link]:
-    """Return a link that none is faster than, and one that none is slower than.
-
-    They are the same where all links are.
-    """
+    """Return a link that none is faster than, and one that none is slower than."""
     fastest = Link(
         bandwidth_bytes_per_second=max(link.bandwidth_bytes_per_second for link in cluster.levels),
         latency_seconds=min(link.latency_seconds for link in cluster.levels),
@@ -194,10 +191,7 @@ class _ChainSearch:
             self._most_behind = self._with_room(problem.memory, limit, in_a_row)
 
     def _with_room(self, memory: MemoryModel, limit: float, in_a_row: bool) -> NDArray[numpy.int16]:
-        """Return how many accelerators behind a stage leave room for it: ``(choices, stages)``.
-
-        It is below 0 where the stage does not fit at all.
-        """
+        """Return the accelerators behind that leave room: ``(choices, stages)``; −1 for none."""
         each = 1 + most(memory.method.in_flight_per_link)
         found = numpy.full(self._seconds.shape, -1, numpy.int16)
         for row, m in zip(found, self._replicas.tolist(), strict=True):

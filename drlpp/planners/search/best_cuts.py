@@ -194,10 +194,7 @@ def _stages(
     turns: Turns,
     borders: int,
 ) -> tuple[Array, Array]:
-    """Return seconds per minibatch of the stage from every state to every other, ``(to, from)``.
-
-    And what it adds to the time that a minibatch takes.
-    """
+    """Return seconds of the stage between two states, and what it adds to a minibatch's time."""
     workload = problem.workload
 
     def total(values: Array) -> Array:

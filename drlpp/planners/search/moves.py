@@ -287,10 +287,7 @@ def random_placement(problem: PlanningProblem, draw: Random) -> Placement:
 
 
 def random_order(workload: Workload, draw: Random) -> list[int]:
-    """Draw a topological order.
-
-    Again and again, one of the operators that may come next is drawn.
-    """
+    """Draw a topological order: again and again one of the operators that may come next."""
     waits_for = [len(found) for found in workload.predecessors]
     ready = [operator for operator, count in enumerate(waits_for) if count == 0]
     order = []
