@@ -127,8 +127,9 @@ def _shipped() -> dict[str, Hyperparameters | GuidedHyperparameters]:
 
 
 def _read(path: Path) -> Hyperparameters | GuidedHyperparameters:
-    guided = read_mapping(path).get("kind") == GuidedHyperparameters.kind
-    return read_document(path, GuidedHyperparameters if guided else Hyperparameters)
+    if read_mapping(path).get("kind") == GuidedHyperparameters.kind:
+        return read_document(path, GuidedHyperparameters)
+    return read_document(path, Hyperparameters)
 
 
 AGENTS: dict[str, Hyperparameters | GuidedHyperparameters] = _shipped()

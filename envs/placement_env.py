@@ -193,10 +193,11 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         Raises:
             InvalidInput: it has another length, or a number out of range.
         """
-        found, most = np.asarray(action), self.action_space.nvec
-        if found.shape != most.shape:
+        found, most = np.asarray(action), self.memory.accelerators
+        if found.shape != self.action_space.shape:
             raise InvalidInput(
-                f"the action has shape {found.shape}; expected {most.shape}, as the action space"
+                f"the action has shape {found.shape}; expected {self.action_space.shape}, as the "
+                "action space"
             )
         if found.dtype.kind not in "biuf":
             raise InvalidInput(f"the action is {action!r}; expected whole numbers")
@@ -205,7 +206,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
             number = int(wrong[0])
             raise InvalidInput(
                 f"entry {number} of the action is {found[number]:.9g}; expected a whole number "
-                f"from 0 to {most[number] - 1}"
+                f"from 0 to {most - 1}"
             )
 
 
