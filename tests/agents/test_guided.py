@@ -59,7 +59,7 @@ def test_a_run_is_repeated_by_its_seed(tmp_path: Path) -> None:
     for seed in (0, 0, 1):
         memory = MeasurementMemory(problem(7)[1])
         # The first few are planners' placements, whatever the seed.
-        learn(memory, tmp_path, 6, seed, evaluations=8)
+        learn(memory, tmp_path, 4, seed, evaluations=8)
         runs.append(list(memory.outcomes))
     assert runs[0] == runs[1] != runs[2]
 

@@ -82,19 +82,16 @@ _OWN = "tests.support.models.small:perceptron"
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "model", "optimizer", "way_out"),
     [
-        ["train"],
-        ["show", "--timeline", "run"],
-        ["export", "--to=torch", "-o=x"],
-    ],
-)
-@pytest.mark.parametrize(
-    ("model", "optimizer", "way_out"),
-    [
-        ("first_trap:run", None, "--model first_trap:run, in Python model='first_trap:run'"),
-        ("first_trap:perceptron", "second_trap:Lion", " again: --"),
-        ("os:system", "os:remove", " again: --"),
+        (
+            ["train"],
+            "first_trap:run",
+            None,
+            "--model first_trap:run, in Python model='first_trap:run'",
+        ),
+        (["show", "--timeline", "run"], "first_trap:perceptron", "second_trap:Lion", " again: --"),
+        (["export", "--to=torch", "-o=x"], "os:system", "os:remove", " again: --"),
     ],
 )
 def test_what_a_file_names_does_not_run(

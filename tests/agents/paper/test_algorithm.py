@@ -79,9 +79,10 @@ def test_it_finds_the_good_arm_of_a_bandit() -> None:
         partitions_per_rollout=16,
         placements_per_partition=2,
         seed=0,
+        policy_kwargs=FEASIBLE,
     )
     rewards = Rewards()
-    agent.learn(1600, callback=rewards)
+    agent.learn(448, callback=rewards)
     assert np.mean(rewards.values[:64]) < 0.8
     assert np.mean(rewards.values[-64:]) > 1.8
     action, _ = agent.predict(np.zeros(1, np.float32), deterministic=True)

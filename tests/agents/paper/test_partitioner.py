@@ -64,7 +64,7 @@ def algorithm_1(
     return log_probs
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(graph=graphs(8), partitions=st.integers(1, 4), seed=st.integers(0, 1000))
 def test_sampling_and_replay_equal_algorithm_1(graph: OpGraph, partitions: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -96,7 +96,7 @@ def test_the_entropy_is_that_of_the_policy() -> None:
     assert entropies.tolist() == pytest.approx([0.6931] * len(entropies), abs=1e-4)
 
 
-@pytest.mark.parametrize("graph", [chain(12), chain(40), branching(40)], ids=["12", "40", "br"])
+@pytest.mark.parametrize("graph", [chain(12), branching(30)], ids=["chain", "branches"])
 def test_the_automatic_temperature_makes_about_as_many_cuts_as_there_can_be(graph: OpGraph) -> None:
     torch.manual_seed(0)
     partitioner = RecurrentPartitioner(graph, 4, UNITS)
@@ -114,7 +114,7 @@ def walked(graph: OpGraph, partitions: int, choose: Callable[[Walk], int]) -> Pa
     return walk.result()
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(graph=graphs(), partitions=st.integers(1, 5), data=st.data())
 def test_partitions_are_a_chain_of_downsets(
     graph: OpGraph, partitions: int, data: st.DataObject
