@@ -50,7 +50,7 @@ JOIN_SUM = -2
 # Of all workers, or of replicas and their copies of tied weights: nobody computes meanwhile.
 AWAIT_SUM = -3
 
-HELD: dict[type, tuple[int, int]] = {
+_HELD: dict[type, tuple[int, int]] = {
     Forward: (1, 0),
     Backward: (-1, 0),
     BackwardInput: (0, 1),
@@ -241,7 +241,7 @@ class _Compiler:
                         kinds[last_backward], summed[last_backward] = SUMMED_BACKWARD, sum_
                     step(kind, sum_)
                 case Pass():
-                    for number, change in enumerate(HELD.get(type(action), ())):
+                    for number, change in enumerate(_HELD.get(type(action), ())):
                         held[action.chunk][number] += change
                         now = held[action.chunk][number]
                         most[action.chunk][number] = max(most[action.chunk][number], now)
