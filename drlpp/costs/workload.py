@@ -339,7 +339,3 @@ class Workload:
                 readers = inside[:, list(tie.operators)]
                 found |= readers.any(axis=1) & ~readers.all(axis=1)
         return found
-
-    def tied_transfers(self) -> tuple[Transfer, ...]:
-        """Return what copies exchange as tensors: a stage with some readers sends and receives."""
-        return tuple(Transfer(t.operators, t.bytes_, t.bytes_) for t in self.ties if t.trained)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache, partial
 from itertools import pairwise
 
@@ -71,8 +70,18 @@ class SimulatedCluster:
         simulation = simulate(
             workload, self.cluster, plan.placement, plan.method, minibatches, self.memory
         )
-        links = link_times(simulation, workload, self.cluster)
-        return self._failure(simulation) or measurement_of(simulation, links)
+        if failure := self._failure(simulation):
+            return failure
+        steps = simulation.step_seconds
+        return Measurement(
+            seconds_per_minibatch=simulation.seconds_per_minibatch,
+            median_seconds=float(numpy.median(steps)),
+            standard_deviation_seconds=float(numpy.std(steps, ddof=1)) if len(steps) > 1 else 0.0,
+            minibatches=simulation.window.length,
+            steadiness=simulation.steadiness,
+            workers=simulation.workers,
+            links=_links(simulation, workload, self.cluster),
+        )
 
     def close(self) -> None:
         """Do nothing: there are no workers to stop."""
@@ -92,36 +101,25 @@ class SimulatedCluster:
         )
 
 
-def measurement_of(simulation: Simulation, links: tuple[LinkUsage, ...]) -> Measurement:
-    """Return what a live run that takes the times of a simulation would be reported as."""
-    steps = simulation.step_seconds
-    return Measurement(
-        seconds_per_minibatch=simulation.seconds_per_minibatch,
-        median_seconds=float(numpy.median(steps)),
-        standard_deviation_seconds=float(numpy.std(steps, ddof=1)) if len(steps) > 1 else 0.0,
-        minibatches=simulation.window.length,
-        steadiness=simulation.steadiness,
-        workers=simulation.workers,
-        links=links,
-    )
-
-
-def link_times(
-    simulation: Simulation, workload: Workload, cluster: Cluster
-) -> tuple[LinkUsage, ...]:
+def _links(simulation: Simulation, workload: Workload, cluster: Cluster) -> tuple[LinkUsage, ...]:
     """Return the largest message of every way that messages took, and its seconds.
-
-    The seconds are latency + bytes / bandwidth.
 
     In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
     to the next.
-
-    Args:
-        simulation: a placement that was played.
-        workload, cluster: that it was played with.
     """
+    workers = simulation.accelerators
+    messages = sorted(
+        (workers[route.sender], workers[route.receiver], simulation.pricing.bytes_of(route))
+        for route in simulation.program.routes
+    )
+    for stage in simulation.placement.stages:
+        ring = stage.accelerators
+        buckets = [bucket.bytes_ for bucket in buckets_of(workload, stage.operators)]
+        if len(ring) > 1 and buckets:
+            each = max(buckets) / len(ring)
+            messages += [(one, other, each) for one, other in pairwise((*ring, ring[0]))]
     largest: dict[tuple[int, int], float] = {}
-    for sender, receiver, bytes_ in _messages(simulation, workload):
+    for sender, receiver, bytes_ in messages:
         way = (sender, receiver)
         largest[way] = max(largest.get(way, 0.0), bytes_)
     return tuple(
@@ -133,19 +131,3 @@ def link_times(
         )
         for (sender, receiver), bytes_ in largest.items()
     )
-
-
-def _messages(simulation: Simulation, workload: Workload) -> Iterator[tuple[int, int, float]]:
-    """Yield sender, receiver and bytes of messages."""
-    workers = simulation.accelerators
-    messages = [
-        (workers[route.sender], workers[route.receiver], simulation.pricing.bytes_of(route))
-        for route in simulation.program.routes
-    ]
-    yield from sorted(messages)
-    for stage in simulation.placement.stages:
-        ring = stage.accelerators
-        if len(ring) > 1:
-            buckets = [bucket.bytes_ for bucket in buckets_of(workload, stage.operators)]
-            for sender, receiver in pairwise((*ring, ring[0])) if buckets else ():
-                yield sender, receiver, max(buckets) / len(ring)

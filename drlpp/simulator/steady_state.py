@@ -226,11 +226,12 @@ def _period(rows: _Rows) -> tuple[int, int, float] | None:
 def _least_seconds(program: EndlessProgram, costs: Costs) -> float:
     """Return what a round takes of the busiest port."""
     held = numpy.zeros(costs.ports)
-    tables, paths = program.tables, costs.paths
     messages = numpy.bincount(program.rounds.sends, minlength=len(program.before.routes))
-    numpy.add.at(held, paths.ports, messages[paths.of] * paths.seconds)
-    sums = numpy.bincount(tables.sum_kinds, minlength=len(costs.rings))
-    for times, rings in zip(sums.tolist(), costs.rings, strict=True):
-        for ring in times * rings:
-            numpy.add.at(held, ring.links.ports, ring.links.seconds)
+    messages = numpy.repeat(messages, numpy.diff(costs.hop_begins))
+    numpy.add.at(held, costs.hop_ports, messages * costs.hop_seconds)
+    kinds = len(costs.bucket_begins) - 1
+    sums = numpy.bincount(program.tables.sum_kinds, minlength=kinds)
+    sums = numpy.repeat(sums, numpy.diff(costs.bucket_begins))
+    sums = numpy.repeat(sums, numpy.diff(costs.ring_begins))
+    numpy.add.at(held, costs.ring_ports, sums * costs.ring_seconds)
     return float(held.max(initial=0.0))

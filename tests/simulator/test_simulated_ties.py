@@ -1,5 +1,6 @@
 """Sums of weights that stages share, each against an example worked out by hand."""
 
+import numpy
 import pytest
 
 from drlpp.costs.buckets import buckets_of
@@ -7,7 +8,7 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
-from drlpp.simulator.playing.network import Ring
+from drlpp.simulator.playing.costs import Costs
 from tests.support.strategies.graphs import cluster_of, tied_chain
 
 
@@ -26,7 +27,8 @@ def test_a_sum_leaves_when_all_have_contributed() -> None:
     played = simulate(workload, cluster_of(1), Placement.from_assignment([0, 0], (0,)), method)
     assert played.seconds_per_minibatch == pytest.approx(12 + 4)
     costs = simulate(workload, cluster_of(2), together, method).run.costs
-    assert [(_longest(ring), ring.latency_seconds) for ring in costs.rings[0]] == [(0.0, 8.0)]
+    assert _longest(costs) == [[0.0]]
+    assert costs.ring_latency == [8.0]
 
 
 def test_a_norm_waits_for_what_others_contribute() -> None:
@@ -39,8 +41,11 @@ def test_a_norm_waits_for_what_others_contribute() -> None:
     assert played.seconds_per_minibatch == pytest.approx(36 + 2 * 2 * 8 / 3)
 
 
-def _longest(ring: Ring) -> float:
-    return float(ring.links.seconds.max(initial=0.0))
+def _longest(costs: Costs) -> list[list[float]]:
+    """The longest hop of the buckets of each kind of sum."""
+    rings = numpy.split(costs.ring_seconds, costs.ring_begins[1:-1])
+    longest = numpy.array([ring.max(initial=0.0) for ring in rings])
+    return [found.tolist() for found in numpy.split(longest, costs.bucket_begins[1:-1])]
 
 
 def test_replicas_sum_copies_of_others_weights_apart() -> None:
@@ -51,8 +56,5 @@ def test_replicas_sum_copies_of_others_weights_apart() -> None:
     run = simulate(workload, cluster_of(3), placement, Method(policy="stash")).run
     # Of two replicas, two messages of half the bytes.
     # Its own weights and the copy go one after the other, over the ports of the messages.
-    seconds = {
-        (one.stage, one.tie): [_longest(ring) for ring in rings]
-        for one, rings in zip(run.program.sums, run.costs.rings, strict=True)
-    }
-    assert seconds == {(0, -1): [2.0], (0, 0): [8.0]}
+    sums = [(one.stage, one.tie) for one in run.program.sums]
+    assert dict(zip(sums, _longest(run.costs), strict=True)) == {(0, -1): [2.0], (0, 0): [8.0]}

@@ -25,8 +25,8 @@ def test_the_slowest_stage_sets_the_pace() -> None:
     found = stages_of(chain(6, 3, 3), fast_cluster(3), 1, 1, 1)
     assert found.seconds_per_minibatch == pytest.approx(6)
     assert found.step_seconds == pytest.approx([6] * 30)
-    assert found.utilisation == pytest.approx({0: 1, 1: 0.5, 2: 0.5})
-    assert found.bubble == pytest.approx({0: 0, 1: 0.5, 2: 0.5}, abs=1e-9)
+    busy = [usage.busy_seconds / found.window_seconds for usage in found.workers]
+    assert busy == pytest.approx([1, 0.5, 0.5])
 
 
 def test_the_speed_of_accelerators_and_the_time_of_updates() -> None:
@@ -56,9 +56,9 @@ def test_flushing_costs_a_bubble(schedule: str, stages: int, microbatches: int) 
     """(P − 1) / (M + P − 1) of the time."""
     method = Method(schedule=schedule, policy="sync", microbatches=microbatches)
     found = stages_of(chain(*[3] * stages), fast_cluster(stages), *[1] * stages, method=method)
-    expected = (stages - 1) / (microbatches + stages - 1)
-    assert found.bubble == pytest.approx(dict.fromkeys(range(stages), expected))
     slots = microbatches + stages - 1
+    waiting = [usage.waiting_seconds / found.window_seconds for usage in found.workers]
+    assert waiting == pytest.approx([(stages - 1) / slots] * stages)
     assert found.seconds_per_minibatch == pytest.approx(3 / microbatches * slots)
 
 

@@ -15,6 +15,7 @@ of 1F1B does, of two stages of half the size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from drlpp.schedule.actions import (
@@ -38,50 +39,38 @@ def _order(share: Share) -> Iterator[Computation]:
 
 def _drawn(rank: int, workers: int, parts: int) -> Iterator[tuple[type, int, int]]:
     """Yield kind of pass, chunk, and number of the part."""
-    turns = _Turns()
+    made: Counter[tuple[type, int]] = Counter()
+
+    def turn(kind: type, chunk: int) -> tuple[type, int, int]:
+        made[kind, chunk] += 1
+        return kind, chunk, made[kind, chunk] - 1
+
     for _ in range(2 * (workers - rank) - 1):
-        yield turns.next(Forward, 0)
+        yield turn(Forward, 0)
     for _ in range(rank):
-        yield turns.next(Forward, 1)
-        yield turns.next(Forward, 0)
+        yield turn(Forward, 1)
+        yield turn(Forward, 0)
     for _ in range(workers - rank):
-        yield turns.next(Forward, 1)
-        yield turns.next(BackwardInput, 1)
-        yield turns.next(BackwardWeight, 1)
-    while turns.made(Forward, 1) < parts:
-        if turns.made(Forward, 0) < parts:
-            yield turns.next(Forward, 0)
+        yield turn(Forward, 1)
+        yield turn(BackwardInput, 1)
+        yield turn(BackwardWeight, 1)
+    while made[Forward, 1] < parts:
+        if made[Forward, 0] < parts:
+            yield turn(Forward, 0)
         for chunk in (0, 1):
             if chunk:
-                yield turns.next(Forward, 1)
-            yield turns.next(BackwardInput, chunk)
-            yield turns.next(BackwardWeight, chunk)
+                yield turn(Forward, 1)
+            yield turn(BackwardInput, chunk)
+            yield turn(BackwardWeight, chunk)
     for _ in range(rank):
-        yield turns.next(BackwardInput, 0)
-        yield turns.next(BackwardInput, 1)
+        yield turn(BackwardInput, 0)
+        yield turn(BackwardInput, 1)
     for _ in range(workers - rank):
-        yield turns.next(BackwardInput, 0)
-        yield turns.next(BackwardWeight, 0)
+        yield turn(BackwardInput, 0)
+        yield turn(BackwardWeight, 0)
     for chunk in (1, 0):
-        while turns.made(BackwardWeight, chunk) < parts:
-            yield turns.next(BackwardWeight, chunk)
-
-
-class _Turns:
-    """Counts the passes of each kind through each stage."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[type, int], int] = {}
-
-    def made(self, kind: type, chunk: int) -> int:
-        """Return how many there were."""
-        return self._made.get((kind, chunk), 0)
-
-    def next(self, kind: type, chunk: int) -> tuple[type, int, int]:
-        """Return the next pass of a kind through a stage."""
-        number = self.made(kind, chunk)
-        self._made[kind, chunk] = number + 1
-        return kind, chunk, number
+        while made[BackwardWeight, chunk] < parts:
+            yield turn(BackwardWeight, chunk)
 
 
 ZERO_BUBBLE_V = ScheduleKind(

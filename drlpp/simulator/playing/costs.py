@@ -1,24 +1,25 @@
-"""What the steps of a program cost, in the order in which the events look it up."""
+"""What the steps of a program cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
+from typing import NamedTuple
 
 import numpy
 
 from drlpp.costs.buckets import Bucket, buckets_of
 from drlpp.costs.placed_stages import PlacedStages
-from drlpp.costs.stage_cost import Array
+from drlpp.costs.stage_cost import Array, Indices
 from drlpp.schedule.actions import COMPUTATIONS, Cost, Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import Lookahead, PartCounts
-from drlpp.simulator.playing.network import Links, Network, Ring
-from drlpp.simulator.playing.program import Program, Route, Sum
+from drlpp.simulator.playing.network import NO_LINKS, Links, Network
+from drlpp.simulator.playing.program import Program, Route, Sum, begins_of
 from drlpp.specs.cluster import Cluster
 
 _SQUARED_NORM_BYTES = 8
@@ -27,30 +28,42 @@ _DIGITS = 38
 """Binary digits of the largest cost; 15 more are left for the seconds of a whole run."""
 
 
-@dataclass(frozen=True, eq=False)
-class Costs:
-    """Seconds of a placement's steps on a cluster.
+class Costs(NamedTuple):
+    """Seconds of a placement's steps on a cluster, laid out as the event loop reads them.
 
     Attributes:
-        seconds: for every worker the seconds of each kind of computing step, at its speed: of
-            :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed, then
-            those of the second stage, if it holds one, then the other kinds of
+        seconds: for every worker the seconds of each of ``kinds`` kinds of computing step, at its
+            speed: of :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is
+            summed, then those of the second stage, if it holds one, then the other kinds of
             :mod:`drlpp.simulator.playing.program`. One update is of all that it holds, but for what
-            other stages hold copies of; ``(workers, kinds)``.
+            other stages hold copies of.
+        ready_begins, ready: of every worker the first of its buckets, and when they are ready, from
+            the begin of a backward.
+        hop_begins, hop_ports, hop_seconds, latency: of every route.
+        bucket_begins: the first bucket of every kind of sum.
+        ring_begins, ring_firsts, ring_ports, ring_seconds, ring_latency: of every bucket; the first
+            hops of links are marked.
+        ports: how many all of these pass through.
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
             backward; ``(workers, 2)``.
-        ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
-        paths: of each route.
-        rings: of each kind of sum the ways of its buckets.
-        ports: how many all of these pass through.
     """
 
     seconds: Array
-    prediction_seconds: Array
-    ready_seconds: tuple[Array, ...]
-    paths: Links
-    rings: tuple[tuple[Ring, ...], ...]
+    kinds: int
+    ready_begins: Indices
+    ready: Array
+    hop_begins: Indices
+    hop_ports: Indices
+    hop_seconds: Array
+    latency: Array
+    bucket_begins: Indices
+    ring_begins: Indices
+    ring_firsts: Indices
+    ring_ports: Indices
+    ring_seconds: Array
+    ring_latency: Array
     ports: int
+    prediction_seconds: Array
 
     def rounded(self) -> Costs:
         """Return them as multiples of a power of two, of which sums are exact in any order.
@@ -59,33 +72,14 @@ class Costs:
         it; with sums that are off in the last digit, now one message would come first and now the
         other.
         """
-        links = [self.paths, *(ring.links for ring in chain(*self.rings))]
-        largest = max(
-            float(self.seconds.max()),
-            *(float(one.seconds.max(initial=0.0)) for one in links),
-            float(self.paths.latency_seconds.max(initial=0.0)),
-            *(ring.latency_seconds for ring in chain(*self.rings)),
-        )
+        taken = ("seconds", "hop_seconds", "latency", "ring_seconds", "ring_latency")
+        largest = max(float(getattr(self, name).max(initial=0.0)) for name in taken)
         if not 0 < largest < math.inf:
             return self
         tick = 2.0 ** (math.frexp(largest)[1] - _DIGITS)
-
-        def rounded(seconds: Array) -> Array:
-            return numpy.rint(seconds / tick) * tick
-
-        def ring_of(ring: Ring) -> Ring:
-            links = ring.links._replace(seconds=rounded(ring.links.seconds))
-            return Ring(links, round(ring.latency_seconds / tick) * tick)
-
-        return replace(
-            self,
-            seconds=rounded(self.seconds),
-            ready_seconds=tuple(map(rounded, self.ready_seconds)),
-            paths=self.paths._replace(
-                seconds=rounded(self.paths.seconds),
-                latency_seconds=rounded(self.paths.latency_seconds),
-            ),
-            rings=tuple(tuple(map(ring_of, of_kind)) for of_kind in self.rings),
+        names = (*taken, "ready")
+        return self._replace(
+            **{name: numpy.rint(getattr(self, name) / tick) * tick for name in names}
         )
 
 
@@ -232,15 +226,29 @@ class Pricing:
             numpy.array([route.receiver for route in routes], dtype=int),
             numpy.array([self.bytes_of(route) for route in routes], dtype=float),
         )
+        seconds = self._worker_seconds(program.stages_of, speeds)
+        rings = self._rings(program.sums, network, accelerators, paths)
+        buckets = [*chain(*rings)]
+        links, ports, held, latency = map(numpy.concatenate, zip(NO_LINKS, *buckets, strict=True))
         return Costs(
-            seconds=self._worker_seconds(program.stages_of, speeds),
+            seconds=seconds.ravel(),
+            kinds=seconds.shape[1],
+            ready_begins=begins_of(list(map(len, ready))),
+            ready=numpy.concatenate(ready),
+            hop_begins=begins_of(numpy.bincount(paths.of, minlength=len(routes))),
+            hop_ports=paths.ports,
+            hop_seconds=paths.seconds,
+            latency=paths.latency_seconds,
+            bucket_begins=begins_of(list(map(len, rings))),
+            ring_begins=begins_of([len(bucket.of) for bucket in buckets]),
+            ring_firsts=(numpy.diff(links, prepend=-1) != 0).astype(int),
+            ring_ports=ports,
+            ring_seconds=held,
+            ring_latency=latency,
+            ports=network.ports,
             prediction_seconds=numpy.stack(
                 [(moving * self._factors)[stages] / speeds for moving in self._moving], axis=1
             ),
-            ready_seconds=tuple(ready),
-            paths=paths,
-            rings=self._rings(program.sums, network, accelerators, paths),
-            ports=network.ports,
         ).rounded()
 
     @cached_property
@@ -267,7 +275,7 @@ class Pricing:
 
     def _rings(
         self, sums: Sequence[Sum], network: Network, accelerators: Sequence[int], paths: Links
-    ) -> tuple[tuple[Ring, ...], ...]:
+    ) -> list[list[Links]]:
         """Return the ways of the buckets of each kind of sum.
 
         Where nothing else passes through the ports of a ring, all that counts is how long it
@@ -285,18 +293,18 @@ class Pricing:
             if one.stage >= 0 and (one.tie >= 0 or self._buckets[one.stage]):
                 uses += numpy.bincount(ways[one.stage].ports, minlength=network.ports)
 
-        def rings_of(one: Sum) -> tuple[Ring, ...]:
+        def rings_of(one: Sum) -> list[Links]:
             if one.stage < 0:
                 everyone = network.ring([numbers[a] for a in sorted(accelerators)])
-                return (Ring.of(everyone, _SQUARED_NORM_BYTES, alone=True),)
+                return [network.of_sum(everyone, _SQUARED_NORM_BYTES, alone=True)]
             way, buckets = ways[one.stage], self._buckets[one.stage]
             bytes_ = (
                 [bucket.bytes_ for bucket in buckets] if one.tie < 0 else [self.tied_bytes[one.tie]]
             )
             alone = bool((uses[way.ports] == 1).all())
-            return tuple(Ring.of(way, each, alone=alone) for each in bytes_)
+            return [network.of_sum(way, each, alone=alone) for each in bytes_]
 
-        return tuple(map(rings_of, sums))
+        return list(map(rings_of, sums))
 
 
 @lru_cache(maxsize=1024)

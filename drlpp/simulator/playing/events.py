@@ -25,8 +25,8 @@ import numpy
 from drlpp.costs.stage_cost import Array, Indices
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.endless import EndlessProgram
-from drlpp.simulator.playing.program import FINISH_SUM, SUMMED_BACKWARD, Program
-from drlpp.simulator.playing.tables import Prices, State, Tables
+from drlpp.simulator.playing.program import FINISH_SUM, SUMMED_BACKWARD, Program, begins_of
+from drlpp.simulator.playing.tables import State, Tables
 
 _NOT_YET = -1.0
 """The time of what has not happened."""
@@ -46,13 +46,14 @@ hop that it has come to.
 
 
 def play_on(
-    tables: Any, costs: Any, state: Any, rounds: int, to_the_end: bool
+    tables: Any, costs: Any, sum_begins: Any, state: Any, rounds: int, to_the_end: bool
 ) -> list[tuple[float, int, float]]:
     """Play on until all workers have done so many rounds, or may not go on.
 
     Args:
         tables: :class:`~drlpp.simulator.playing.tables.Tables`, of lists or, compiled, arrays.
-        costs: likewise :class:`~drlpp.simulator.playing.tables.Prices`.
+        costs: likewise :class:`~drlpp.simulator.playing.costs.Costs`.
+        sum_begins: the first bucket of every sum of a round, and how many all have.
         state: likewise :class:`~drlpp.simulator.playing.tables.State`; all of it but what is to
             come changes.
         rounds, to_the_end: as in :meth:`Play.play`.
@@ -69,7 +70,7 @@ def play_on(
     step_seconds, kinds_of_worker = costs.seconds, costs.kinds
     ready_begins, ready_seconds = costs.ready_begins, costs.ready
     hop_begins, hop_ports, hop_seconds = costs.hop_begins, costs.hop_ports, costs.hop_seconds
-    latency, bucket_begins, sum_begins = costs.latency, costs.bucket_begins, costs.sum_begins
+    latency, bucket_begins = costs.latency, costs.bucket_begins
     ring_begins, ring_firsts, ring_ports = costs.ring_begins, costs.ring_firsts, costs.ring_ports
     ring_seconds, ring_latency = costs.ring_seconds, costs.ring_latency
     lacking, next_waiting, free = state.lacking, state.next_waiting, state.free
@@ -259,12 +260,14 @@ class Play:
         self, program: Program, costs: Costs, endless: EndlessProgram | None = None
     ) -> None:
         self._tables = tables = Tables.of(program) if endless is None else endless.tables
-        prices = Prices.of(costs, tables)
-        self._members = numpy.repeat(
-            tables.members[tables.sum_kinds], numpy.diff(prices.sum_begins)
-        )
+        buckets = numpy.diff(costs.bucket_begins)[tables.sum_kinds]
+        self._members = numpy.repeat(tables.members[tables.sum_kinds], buckets)
         self._compiled = _compiled() if Play._played >= _MANY_STEPS else None
-        self._read = Tables(*map(self._taken, tables)), Prices(*map(self._taken, prices))
+        self._read = (
+            Tables(*map(self._taken, tables)),
+            Costs(*map(self._taken, costs)),
+            self._taken(begins_of(buckets)),
+        )
         self._rounds = 0
         workers = len(tables.begins) - 1
         state = State(

@@ -118,8 +118,9 @@ class FiniteRun:
 
     def _predicting_part(self, index: int, *, backward: bool) -> float:
         """Return the part of a pass that a worker predicts weights in."""
-        predicting = self.costs.prediction_seconds[index, int(backward)]
-        return float(predicting / self.costs.seconds[index, int(backward)]) if predicting else 0.0
+        costs, kind = self.costs, int(backward)
+        predicting = costs.prediction_seconds[index, kind]
+        return float(predicting / costs.seconds[index * costs.kinds + kind]) if predicting else 0.0
 
 
 @lru_cache(maxsize=8)

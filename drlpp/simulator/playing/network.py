@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy
 
@@ -35,32 +35,7 @@ class Links(NamedTuple):
     latency_seconds: Array
 
 
-_NO_LINKS = Links(*(numpy.empty(0, dtype) for dtype in (int, int, float, float)))
-
-
-class Ring(NamedTuple):
-    """The way of an all-reduce among replicas.
-
-    Attributes:
-        links: of the ring, each of which carries its part of all that is summed; none where nothing
-            else passes through their ports.
-        latency_seconds: after all of it has passed; without links what the whole sum takes.
-    """
-
-    links: Links
-    latency_seconds: float
-
-    @classmethod
-    def of(cls, links: Links, bytes_: float, *, alone: bool) -> Self:
-        """Return the ring for so many bytes, without links if it is alone.
-
-        Args:
-            links: for a byte (:meth:`Network.ring`).
-        """
-        latency = float(links.latency_seconds.max())
-        if not alone:
-            return cls(links._replace(seconds=bytes_ * links.seconds), latency)
-        return cls(_NO_LINKS, bytes_ * float(links.seconds.max()) + latency)
+NO_LINKS = Links(*(numpy.empty(0, dtype) for dtype in (int, int, float, float)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +92,22 @@ class Network:
         links = self.links(turn, next_, part)
         latency = 2 * (replicas - 1) * links.latency_seconds
         return links._replace(latency_seconds=latency)
+
+    @staticmethod
+    def of_sum(ring: Links, bytes_: float, *, alone: bool) -> Links:
+        """Return the ways of an all-reduce of so many bytes, as of one pair.
+
+        Where nothing else passes through its ports there is no hop, and latency is all it takes.
+
+        Args:
+            ring: of a byte (:meth:`ring`).
+            bytes_: of the sum.
+            alone: whether that is so.
+        """
+        latency = ring.latency_seconds.max(keepdims=True)
+        if not alone:
+            return ring._replace(seconds=bytes_ * ring.seconds, latency_seconds=latency)
+        return NO_LINKS._replace(latency_seconds=bytes_ * ring.seconds.max() + latency)
 
     @cached_property
     def _hosts(self) -> Indices:

@@ -7,7 +7,7 @@ a kind are made in theirs, so neither needs a number: a step is the same in ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import NamedTuple
@@ -33,6 +33,12 @@ from drlpp.schedule.actions import (
 )
 from drlpp.schedule.schedule import Schedule
 
+
+def begins_of(counts: Sequence[int] | Indices) -> Indices:
+    """Return where each of some lists begins that stand one after the other, then the end."""
+    return numpy.concatenate([[0], numpy.cumsum(counts)]).astype(int)
+
+
 _KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
 _BACKWARD = _KINDS[Backward]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
@@ -57,9 +63,6 @@ _HELD: dict[type, tuple[int, int]] = {
     BackwardWeight: (-1, -1),
 }
 """How passes change the microbatches in flight, and those between the halves of a backward."""
-
-Step = tuple[tuple[int, ...], int, tuple[int, ...], int]
-"""(routes to wait for, kind, routes to send on at its end, kind of all-reduce or −1)."""
 
 
 class Route(NamedTuple):
@@ -107,25 +110,6 @@ class Steps:
     waits: Indices
     sends: Indices
 
-    @classmethod
-    def of(cls, workers: Iterable[Iterable[Step]]) -> Steps:
-        """Return the steps of workers."""
-        lists = [list(steps) for steps in workers]
-        every = list(chain(*lists))
-
-        def numbers(values: Iterable[int]) -> Indices:
-            return numpy.fromiter(values, dtype=int)
-
-        return cls(
-            counts=numbers(map(len, lists)),
-            kinds=numbers(kind for _, kind, _, _ in every),
-            sums=numbers(sum_ for _, _, _, sum_ in every),
-            waiting=numbers(len(waits) for waits, _, _, _ in every),
-            sending=numbers(len(sends) for _, _, sends, _ in every),
-            waits=numbers(route for waits, _, _, _ in every for route in waits),
-            sends=numbers(route for _, _, sends, _ in every for route in sends),
-        )
-
     @property
     def workers(self) -> Indices:
         """The worker of every step."""
@@ -134,7 +118,7 @@ class Steps:
     def between(self, begins: Indices, ends: Indices) -> Steps:
         """Return the steps of every worker from one number to another."""
         worker = self.workers
-        number = numpy.arange(len(worker)) - (numpy.cumsum(self.counts) - self.counts)[worker]
+        number = numpy.arange(len(worker)) - begins_of(self.counts)[worker]
         chosen = (begins[worker] <= number) & (number < ends[worker])
         return Steps(
             counts=ends - begins,
@@ -184,34 +168,56 @@ class Program:
 
 
 class _Compiler:
+    """A walk through the actions of all workers, one after the other."""
+
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.index = {worker: k for k, worker in enumerate(schedule.pipeline.stages_by_worker)}
         self.routes: dict[Route, int] = {}
         self.sums: dict[Sum, int] = {}
-        self.in_flight: list[int] = []
-        self.half_done: list[int] = []
-        self.updates: list[tuple[tuple[int, int], ...]] = []
+        # Of every step.
+        self.kinds: list[int] = []
+        self.summed: list[int] = []
+        self.waits: list[tuple[int, ...]] = []
+        self.sends: list[tuple[int, ...]] = []
 
     def compile(self) -> Program:
         stages_of = self.schedule.pipeline.stages_by_worker
-        steps = Steps.of(self.steps_of(worker, stages) for worker, stages in stages_of.items())
+        counts, most, updates = [], [], []
+        for worker, stages in stages_of.items():
+            before = len(self.kinds)
+            held, made = self.walk(worker, stages)
+            counts.append(len(self.kinds) - before)
+            most += held
+            updates.append(tuple((step - before, through) for step, through in made))
+        in_flight, half_done = zip(*most, strict=True)
+
+        def numbers(values: Iterable[int]) -> Indices:
+            return numpy.fromiter(values, dtype=int)
+
         return Program(
             stages_of=tuple(stages_of.values()),
-            steps=steps,
+            steps=Steps(
+                counts=numbers(counts),
+                kinds=numbers(self.kinds),
+                sums=numbers(self.summed),
+                waiting=numbers(map(len, self.waits)),
+                sending=numbers(map(len, self.sends)),
+                waits=numbers(chain(*self.waits)),
+                sends=numbers(chain(*self.sends)),
+            ),
             routes=tuple(self.routes),
             sums=tuple(self.sums),
-            in_flight=tuple(self.in_flight),
-            half_done=tuple(self.half_done),
-            updates=tuple(self.updates),
+            in_flight=in_flight,
+            half_done=half_done,
+            updates=tuple(updates),
         )
 
-    def steps_of(self, worker: int, stages: tuple[int, ...]) -> tuple[Step, ...]:
-        here, index = self.index[worker], self.index
-        kinds: list[int] = []
-        summed: list[int] = []
-        waits: list[tuple[int, ...]] = []
-        sends: list[tuple[int, ...]] = []
+    def walk(
+        self, worker: int, stages: tuple[int, ...]
+    ) -> tuple[list[list[int]], list[tuple[int, int]]]:
+        """Add the steps of a worker; return the most that each stage holds, and the updates."""
+        here, index, kinds = self.index[worker], self.index, self.kinds
         received: tuple[int, ...] = ()
         updates = []
         last_backward = -1
@@ -220,9 +226,9 @@ class _Compiler:
         def step(kind: int, sum_: int = -1) -> None:
             nonlocal received
             kinds.append(kind)
-            summed.append(sum_)
-            waits.append(received)
-            sends.append(())
+            self.summed.append(sum_)
+            self.waits.append(received)
+            self.sends.append(())
             received = ()
 
         for action in self.schedule.actions[worker]:
@@ -232,13 +238,13 @@ class _Compiler:
                 case Send():
                     if received:
                         step(ARRIVED)
-                    sends[-1] += (self.route(action.message, here, index[action.to]),)
+                    self.sends[-1] += (self.route(action.message, here, index[action.to]),)
                 case TiedUpdate():
                     step(TIED_UPDATE + action.tie + action.chunk * len(self.schedule.pipeline.ties))
                 case AllReduce():
                     kind, sum_ = self.sum(action, stages[0], last_backward)
                     if kind == FINISH_SUM:
-                        kinds[last_backward], summed[last_backward] = SUMMED_BACKWARD, sum_
+                        kinds[last_backward], self.summed[last_backward] = SUMMED_BACKWARD, sum_
                     step(kind, sum_)
                 case Pass():
                     for number, change in enumerate(_HELD.get(type(action), ())):
@@ -253,10 +259,7 @@ class _Compiler:
                     updates.append((len(kinds), action.through))
                     last_backward = -1
                     step(_KINDS[Update])
-        self.in_flight += [in_flight for in_flight, _ in most]
-        self.half_done += [half_done for _, half_done in most]
-        self.updates.append(tuple(updates))
-        return tuple(zip(waits, kinds, sends, summed, strict=True))
+        return most, updates
 
     def route(self, message: Message, sender: int, receiver: int) -> int:
         tie = message.microbatch if message.payload in TIED_PAYLOADS else -1

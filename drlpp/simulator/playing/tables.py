@@ -1,4 +1,4 @@
-"""Programs, costs and plays as the event loop has them: where every step, message and sum stands.
+"""Programs and plays as the event loop has them: where every step, message and sum stands.
 
 What repeats in every round has a column of its own, and each round is a row::
 
@@ -13,16 +13,13 @@ not repeat is one row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple, Self
 
 import numpy
 
 from drlpp.costs.placed_stages import Flags
 from drlpp.costs.stage_cost import Array, Indices
-from drlpp.simulator.playing.costs import Costs
-from drlpp.simulator.playing.program import Program, Steps
+from drlpp.simulator.playing.program import Program, Steps, begins_of
 
 
 class Tables(NamedTuple):
@@ -127,11 +124,6 @@ class _Grid(NamedTuple):
         return (self.rows + rows) * firsts[-1] + firsts[groups] + columns
 
 
-def begins_of(counts: Sequence[int] | Indices) -> Indices:
-    """Return where each of some lists begins that stand one after the other, then the end."""
-    return numpy.concatenate([[0], numpy.cumsum(counts)]).astype(int)
-
-
 def _counts(groups: Indices, first: int, count: int) -> tuple[Indices, Indices]:
     """Return how many of each group there are before a place, and from there on."""
     return (
@@ -152,60 +144,6 @@ def _earlier(groups: Indices, counted: Flags) -> Indices:
     lengths = numpy.diff(begins, append=len(groups))
     found[order] = earlier - numpy.repeat(earlier[begins], lengths)
     return found
-
-
-class Prices(NamedTuple):
-    """The costs of a program as the loop reads them.
-
-    Attributes:
-        seconds: of every worker and each of ``kinds`` kinds of steps.
-        ready_begins, ready: of every worker the first of its buckets, and when they are ready.
-        hop_begins, hop_ports, hop_seconds, latency: of every route.
-        bucket_begins: the first bucket of every kind of sum.
-        ring_begins, ring_firsts, ring_ports, ring_seconds, ring_latency: of every bucket; the first
-            hops of links are marked.
-        sum_begins: the first bucket of every sum of a round, and how many all have.
-    """
-
-    seconds: Array
-    kinds: int
-    ready_begins: Indices
-    ready: Array
-    hop_begins: Indices
-    hop_ports: Indices
-    hop_seconds: Array
-    latency: Array
-    bucket_begins: Indices
-    ring_begins: Indices
-    ring_firsts: Indices
-    ring_ports: Indices
-    ring_seconds: Array
-    ring_latency: Array
-    sum_begins: Indices
-
-    @classmethod
-    def of(cls, costs: Costs, tables: Tables) -> Prices:
-        """Lay out the costs of a program."""
-        paths, rings = costs.paths, [*chain(*costs.rings)]
-        buckets = numpy.array(list(map(len, costs.rings)), dtype=int)
-        ring_of = numpy.concatenate([[-1], *(ring.links.of for ring in rings)])
-        return cls(
-            seconds=costs.seconds.ravel(),
-            kinds=costs.seconds.shape[1],
-            ready_begins=begins_of([len(ready) for ready in costs.ready_seconds]),
-            ready=numpy.concatenate(costs.ready_seconds),
-            hop_begins=begins_of(numpy.bincount(paths.of, minlength=len(paths.latency_seconds))),
-            hop_ports=paths.ports,
-            hop_seconds=paths.seconds,
-            latency=paths.latency_seconds,
-            bucket_begins=begins_of(buckets),
-            ring_begins=begins_of([len(ring.links.of) for ring in rings]),
-            ring_firsts=(ring_of[1:] != ring_of[:-1]).astype(int),
-            ring_ports=numpy.concatenate([[], *(ring.links.ports for ring in rings)]).astype(int),
-            ring_seconds=numpy.concatenate([[], *(ring.links.seconds for ring in rings)]),
-            ring_latency=numpy.array([ring.latency_seconds for ring in rings], dtype=float),
-            sum_begins=begins_of(buckets[tables.sum_kinds]),
-        )
 
 
 _NO_SECONDS, _NO_NUMBERS = numpy.empty(0), numpy.empty(0, dtype=int)
