@@ -27,10 +27,16 @@ def tied() -> CapturedModel:
     return capture(ModelReference.named("gpt2", layers=3, batch_size=4, sequence_length=8))
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(list(FAMILIES)), st.integers(2, 14), st.integers(0, 99), st.data())
+@settings(deadline=None, max_examples=25)
+@given(
+    st.sampled_from(list(FAMILIES)),
+    st.integers(2, 12),
+    st.integers(0, 99),
+    st.sampled_from(METHODS),
+    st.data(),
+)
 def test_a_placement_of_groups_costs_what_it_does_of_operators(
-    family: str, operators: int, seed: int, data: st.DataObject
+    family: str, operators: int, seed: int, method: Method, data: st.DataObject
 ) -> None:
     """Simulated and by the rule, for groups of any shape; circles between them become one group."""
     profile = generate(family, operators, seed)
@@ -54,19 +60,18 @@ def test_a_placement_of_groups_costs_what_it_does_of_operators(
     cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1e9))
     # What computing needs follows from the order: of other groups it is as if each came at once.
     in_order = all(group == tuple(range(group[0], group[-1] + 1)) for group in contracted.members)
-    for method in METHODS:
-        own = Workload.of(contracted.profile(profile), method)
-        whole = Workload.of(profile, method)
-        expanded = contracted.expanded(placement)
-        expanded.validate_for(profile.graph, 4)
-        played = simulate(own, cluster, placement, method)
-        expected = simulate(whole, cluster, expanded, method)
-        assert played.seconds_per_minibatch == pytest.approx(expected.seconds_per_minibatch)
-        assert played.memory_bytes == pytest.approx(expected.memory_bytes, rel=0.1)
-        if in_order:
-            assert played.memory_bytes == pytest.approx(expected.memory_bytes)
-        ruled = predict(own, cluster, placement).seconds_per_minibatch
-        assert ruled == pytest.approx(predict(whole, cluster, expanded).seconds_per_minibatch)
+    own = Workload.of(contracted.profile(profile), method)
+    whole = Workload.of(profile, method)
+    expanded = contracted.expanded(placement)
+    expanded.validate_for(profile.graph, 4)
+    played = simulate(own, cluster, placement, method)
+    expected = simulate(whole, cluster, expanded, method)
+    assert played.seconds_per_minibatch == pytest.approx(expected.seconds_per_minibatch)
+    assert played.memory_bytes == pytest.approx(expected.memory_bytes, rel=0.1)
+    if in_order:
+        assert played.memory_bytes == pytest.approx(expected.memory_bytes)
+    ruled = predict(own, cluster, placement).seconds_per_minibatch
+    assert ruled == pytest.approx(predict(whole, cluster, expanded).seconds_per_minibatch)
 
 
 def test_tied_weights_stay_tied(tied: CapturedModel) -> None:

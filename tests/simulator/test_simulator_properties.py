@@ -39,7 +39,7 @@ from tests.support.strategies.simulations import (
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_never_faster_than_the_rule(data: st.DataObject) -> None:
     """On links of several levels, for all kinds of schedules and policies."""
     rates = st.sampled_from([0.0, 0.25, 2.0])
@@ -63,7 +63,7 @@ def test_never_faster_than_the_rule(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_on_links_that_take_no_time_it_agrees_with_a_simpler_player(data: st.DataObject) -> None:
     profile = data.draw(costed())
     placement = data.draw(placements(profile.graph, 4))

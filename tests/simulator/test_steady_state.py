@@ -50,7 +50,7 @@ def simulations(draw: st.DrawFn) -> tuple[Simulation, SteadyState]:
 
 
 @given(simulations())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_period_goes_on_for_ever(case: tuple[Simulation, SteadyState]) -> None:
     """Played for three periods more, everything happens as before, as much later."""
     found, steady = case
@@ -71,7 +71,7 @@ def test_a_period_goes_on_for_ever(case: tuple[Simulation, SteadyState]) -> None
 
 
 @given(simulations())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_run_that_begins_and_ends_has_it_in_its_window(
     case: tuple[Simulation, SteadyState],
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_run_that_begins_and_ends_has_it_in_its_window(
 
 
 @given(simulations())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_compiled_it_plays_the_same_to_the_last_bit(case: tuple[Simulation, SteadyState]) -> None:
     assert find_spec("numba"), "tests need the extra 'fast'"
     found, steady = case
@@ -110,7 +110,7 @@ def test_compiled_it_plays_the_same_to_the_last_bit(case: tuple[Simulation, Stea
     chosen=st.sampled_from(METHODS),
     data=st.data(),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_what_repeats_is_what_the_schedule_says(
     replicas: list[int], sharing: set[int], chosen: Method, data: st.DataObject
 ) -> None:

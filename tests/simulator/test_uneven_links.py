@@ -94,7 +94,7 @@ whole = st.integers(1, 6)
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_seconds_are_those_of_the_recurrence(data: st.DataObject) -> None:
     stages = data.draw(st.integers(2, 4))
     each = st.lists(whole, min_size=stages, max_size=stages)
@@ -132,7 +132,7 @@ def test_seconds_are_those_of_the_recurrence(data: st.DataObject) -> None:
 
 
 @given(st.data(), st.sampled_from(["vanilla", "stash", "pipeoptim"]))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_memory_is_that_of_the_prediction(data: st.DataObject, policy: str) -> None:
     stages = data.draw(st.integers(2, 4))
     workload = chain_workload([1] * stages, [2] * stages, range(2, stages + 1))
