@@ -86,24 +86,17 @@ class SteadyState:
 
     def completions(self, step: int) -> list[float]:
         """Return when minibatches were complete: at its begin, and after every ``step``."""
-        endless = self.endless
+        endless, ends = self.endless, self.played.ends
         before = endless.rounds_before * endless.minibatches
-        ends, _ = self.played.rows()
-        # The columns of the updates that complete minibatches, of those before the first round.
-        firsts = numpy.cumsum(endless.rounds.counts) - endless.rounds.counts
-        columns = [
-            {through: first + step for step, through in updates}
-            for first, updates in zip(
-                (firsts - endless.before.steps.counts).tolist(),
-                endless.before.updates,
-                strict=True,
-            )
-        ]
+        # Those of the first round that repeats are known, and all later ones are as many rounds on.
+        counts = endless.rounds.counts.tolist()
+        updates = [{through: step for step, through in own} for own in endless.before.updates]
         found = []
         for through in range(self.warm_up, self.warm_up + self.minibatches + 1, step):
             turn, place = divmod(through - before - 1, endless.minibatches)
-            updates = [of_worker[before + place + 1] for of_worker in columns]
-            found.append(float(ends[turn][updates].max()))
+            steps = [own[before + place + 1] for own in updates]
+            columns = zip(ends, steps, counts, strict=True)
+            found.append(max(own[first + turn * count] for own, first, count in columns))
         return found
 
     def busy_seconds(self, worker: int, minibatches: int) -> float:

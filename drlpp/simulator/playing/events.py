@@ -346,17 +346,8 @@ class Play:
     @property
     def ends(self) -> list[list[float]]:
         """When every worker's steps so far ended, in seconds since the start."""
-        tables, before = self._tables, self._tables.begins[-1]
-        ends = numpy.array(self._state.ends)
-        rounds = ends[before:].reshape(self._rounds, tables.steps)
-        found = []
-        for worker, done in enumerate(self._done):
-            of_worker = ends[tables.begins[worker] : tables.begins[worker + 1]]
-            if self._rounds:
-                first, last = tables.round_begins[worker : worker + 2] - before
-                of_worker = numpy.concatenate([of_worker, rounds[:, first:last].ravel()])
-            found.append(of_worker[:done].tolist())
-        return found
+        workers = range(len(self._tables.begins) - 1)
+        return [[step.end for step in self.steps_of(worker)] for worker in workers]
 
     def rows(self) -> tuple[Array, Array]:
         """Return when the steps of every round ended, and its messages arrived; inf is not yet."""
