@@ -1,22 +1,15 @@
 """The memory of tensors, counted as operators make them, and a limit of it on live workers."""
 
-from collections import Counter
-from collections.abc import Iterator
-from itertools import product
-
 import pytest
 import torch
 from torch import nn
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.memory import MemoryModel
 from drlpp.costs.memory_count import MemoryCount, repeats_after
-from drlpp.costs.placement_rule import predict
-from drlpp.costs.workload import Workload
 from drlpp.errors import OutOfMemory
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.rivals import PLAIN
@@ -25,7 +18,7 @@ from drlpp.runtime.hosts.session_hosts import memory_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
-from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 MODEL = "tests.support.models.small:perceptron"
@@ -91,15 +84,6 @@ def captured() -> CapturedModel:
     return capture(ModelReference.named(MODEL, width=64))
 
 
-def placements(captured: CapturedModel) -> Iterator[Placement]:
-    """One stage, pipelines, and replicas."""
-    count = len(captured.graph)
-    for stages in range(1, 4):
-        yield Placement.straight([1] * count, range(stages))
-    whole = Stage(operators=tuple(range(count)), accelerators=(0, 1))
-    yield Placement(stages=(whole,))
-
-
 def limited(captured: CapturedModel, *limits: float) -> ClusterSession:
     lines = (Host(name="here", accelerators=1, memory_bytes=limit) for limit in limits)
     cluster = Cluster(hosts=tuple(lines), within_host=LINK)
@@ -112,7 +96,8 @@ def peaks(outcome: Outcome) -> list[int]:
 
 
 def test_a_stage_that_needs_more_fails_and_the_session_goes_on(captured: CapturedModel) -> None:
-    alone, two, *_ = placements(captured)
+    one_each = [1] * len(captured.graph)
+    alone, two = (Placement.straight(one_each, range(stages)) for stages in (1, 2))
     with limited(captured, 1e9, 1e9, 1e9) as session:
         needed, of_two = peaks(session.measure(alone, 4)), peaks(session.measure(two, 4))
         plain = measure_plain(session, Contender(found_by=PLAIN, method=Method()), 4)
@@ -139,34 +124,3 @@ def test_a_stage_that_needs_more_fails_and_the_session_goes_on(captured: Capture
         assert (failed.failure, "plain PyTorch needs" in failed.reason) == ("out of memory", True)
         with pytest.raises(OutOfMemory, match="worker 0"):
             session.deploy(alone)
-
-
-@pytest.mark.slow
-def test_trials_fail_if_they_need_more_and_only_then(captured: CapturedModel) -> None:
-    """36 of them, some of which a formula without the optimizer's state takes for possible."""
-    flushing = Method(schedule="gpipe", policy="sync", recompute=True)
-    trials = [*product(placements(captured), (Method(), Method(policy="stash"), flushing))]
-    with limited(captured, 1e9, 1e9, 1e9) as session:
-        workload = Workload.of(session.profile(repeats=1)[0])
-        found = {trial: peaks(session.measure(trial[0], 4, trial[1])) for trial in trials}
-    admitted = Counter[tuple[bool, bool]]()
-    for share in (0.4, 0.6, 0.8):
-        limit = share * max(map(max, found.values()))
-        with limited(captured, limit, limit, limit) as session:
-            for placement, method in trials:
-                needed = found[placement, method]
-                outcome = session.measure(placement, 4, method)
-                planned = predict(
-                    workload.with_method(method),
-                    local_cluster(3, LINK, memory_bytes=limit),
-                    placement,
-                    MemoryModel(method, state_copies=0),
-                )
-                fits = max(needed) <= limit
-                admitted[planned.missing_bytes == 0, fits] += 1
-                if fits:
-                    assert peaks(outcome) == needed
-                    continue
-                assert isinstance(outcome, FailedMeasurement)
-                assert outcome.failure == "out of memory"
-    assert min(admitted[True, False], admitted[False, False], admitted[True, True]) > 3, admitted

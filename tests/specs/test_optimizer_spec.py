@@ -10,20 +10,7 @@ import torch
 from drlpp.errors import InvalidInput
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-USABLE = [
-    "adadelta",
-    "adafactor",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamw",
-    "asgd",
-    "nadam",
-    "radam",
-    "rmsprop",
-    "rprop",
-    "sgd",
-]
+USABLE = sorted(OptimizerSpec.known().keys() - {"muon", *OptimizerSpec.unusable})
 
 
 @pytest.mark.parametrize("name", USABLE)

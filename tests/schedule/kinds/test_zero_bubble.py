@@ -69,9 +69,8 @@ def test_figure_3() -> None:
     assert [" ".join(row) for row in rows] == FIGURE_3.split("\n")[1:-1]
 
 
-@pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize(
-    ("forward", "inputs", "weights"), [(1.0, 1.0, 1.0), (1.0, 1.25, 0.75), (2.0, 2.5, 1.5)]
+    ("stages", "forward", "inputs", "weights"), [(2, 1.0, 1.0, 1.0), (4, 2.0, 2.5, 1.5)]
 )
 def test_its_bubble_is_that_of_the_paper(
     stages: int, forward: float, inputs: float, weights: float
@@ -94,8 +93,8 @@ def test_its_bubble_is_that_of_the_paper(
         assert bubbles["zb-h1"] == pytest.approx(bubbles["1f1b-flush"] / 3)
 
 
-@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1), (1, 2, 1), (2, 2), (1,)])
-@pytest.mark.parametrize("microbatches", [1, 3, 12])
+@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1), (1, 2, 1)])
+@pytest.mark.parametrize("microbatches", [3, 12])
 def test_no_stage_holds_more_than_the_first_of_1f1b(
     replicas: tuple[int, ...], microbatches: int
 ) -> None:
@@ -127,8 +126,7 @@ def theirs(workers: int, microbatches: int) -> list[list[str]]:
     return [[str(action) for action in order[rank] if action] for rank in range(workers)]
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("microbatches", [1, 4, 12])
+@pytest.mark.parametrize(("workers", "microbatches"), [(2, 12), (3, 1), (3, 4), (4, 12)])
 @pytest.mark.usefixtures("alone")
 def test_it_is_the_order_of_torch(workers: int, microbatches: int) -> None:
     pipeline = folded(workers)
