@@ -45,7 +45,7 @@ hop that it has come to.
 """
 
 
-def play_on(
+def play_rounds(
     tables: Any, costs: Any, sum_begins: Any, state: Any, rounds: int, to_the_end: bool
 ) -> list[tuple[float, int, float]]:
     """Play on until all workers have done so many rounds, or may not go on.
@@ -318,7 +318,7 @@ class Play:
         """
         more, before = max(0, rounds - self._rounds), self.steps
         self._grow(more, more, more)
-        loop = self._compiled or play_on
+        loop = self._compiled or play_rounds
         coming = loop(*self._read, self._state, rounds, to_the_end)
         self._state = self._state._replace(
             seconds=self._taken(numpy.array([seconds for seconds, _, _ in coming], dtype=float)),
@@ -405,6 +405,6 @@ def _compiled() -> Callable[..., Any] | None:
     try:
         import numba
 
-        return numba.njit(cache=True)(play_on)
+        return numba.njit(cache=True)(play_rounds)
     except (ImportError, RuntimeError):
         return None
