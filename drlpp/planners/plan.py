@@ -14,8 +14,9 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.errors import InvalidCluster, InvalidInput, NothingFits
 from drlpp.io.documents import first_problem
+from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.planning import SEARCH, best_plan
 from drlpp.planners.problem import PlanningProblem
@@ -111,7 +112,8 @@ def plan(
     )
     if vary is None and "in_flight_per_link" in method.model_fields_set:
         vary = frozenset()
-    found = best_plan(problem, Space(method, vary, most_staleness, costs.batch_size), planner)
+    space = Space(method, vary, most_staleness, costs.batch_size)
+    found = plan_or_way_out(problem, space, planner, costs.batch_size)
     return replace(
         found,
         ways=tuple(ways_of_training(problem, costs.batch_size).best()),
@@ -120,6 +122,27 @@ def plan(
         optimizer=optimizer,
         model=captured,
     )
+
+
+def plan_or_way_out(problem: PlanningProblem, space: Space, planner: str, batch_size: int) -> Plan:
+    """Return the best plan.
+
+    Raises:
+        NothingFits: no placement fits into memory; it names what would without a pipeline.
+    """
+    try:
+        return best_plan(problem, space, planner)
+    except NothingFits as error:
+        ways = ways_of_training(problem, batch_size).best()
+        fitting = [way for way in ways if way.fits and way.way.same_updates]
+        if not fitting:
+            raise
+        best = min(fitting, key=lambda way: way.seconds_per_minibatch)
+        raise NothingFits(
+            f"{error}. Without a pipeline torch's {best.way.torch} fits, on "
+            f"{len(best.accelerators)} accelerators in {best.passes} passes, at a predicted "
+            f"{seconds_text(best.seconds_per_minibatch)} a minibatch"
+        ) from error
 
 
 def ways_of_training(problem: PlanningProblem, batch_size: int) -> WaysOfTraining:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
@@ -26,7 +27,7 @@ from drlpp.planners.baselines import data_parallel, gpipe
 from drlpp.planners.exact.exact import exact
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage
-from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, search
+from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, Vary, search
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
 
@@ -60,6 +61,9 @@ _TOGETHER: dict[str, Planner] = {
 _FOLDING = ("gpipe",)
 """The baselines that can give every accelerator two stages, where a schedule needs that."""
 
+_QUICK = ("gpipe", "pipedream")
+"""The baselines that say whether something fits with a method."""
+
 _MOST_SPEEDS = 4
 """Of accelerators, slowest first, for which the exact planner is asked as if they were equal."""
 
@@ -79,6 +83,9 @@ def best_plan(
 ) -> Plan:
     """Return the fastest plan, by the simulator, that a planner finds.
 
+    Where nothing fits into memory with the space's method, and nobody says what may vary,
+    minibatches are divided further, or activations recomputed, until something fits.
+
     Args:
         problem: its workload is that of the space's method; its seed is used.
         space: the methods that may be chosen.
@@ -90,7 +97,12 @@ def best_plan(
         NothingFits: nothing that was looked at fits into memory.
         InvalidInput: there is no such planner, or the method can run nothing of what it finds.
     """
-    begin = time.perf_counter()
+    begin, asked = time.perf_counter(), space.method
+    if begin_with is None and space.vary is None and any(problem.cluster.memory_bytes):
+        try:
+            begin_with = baseline_plans(problem, space)
+        except NothingFits:
+            problem, space = _fitting(problem, space)
     if planner == SEARCH:
         found = _searched(problem, space, limits, begin_with)
     elif planner in PLANNERS:
@@ -105,7 +117,29 @@ def best_plan(
     else:
         known = ", ".join((SEARCH, *PLANNERS))
         raise InvalidInput(f"planner {planner!r} is unknown; there are {known}")
+    if space.method != asked:
+        found = replace(found, note=f"nothing fits with {asked}\n{found.note}".strip())
     return replace(found, planner_seconds=time.perf_counter() - begin)
+
+
+def _fitting(problem: PlanningProblem, space: Space) -> tuple[PlanningProblem, Space]:
+    """Return a problem and a space in which something fits: of those that do, the fastest."""
+    judge = Judge(problem, replace(space, vary=frozenset({Vary.MICROBATCHES, Vary.RECOMPUTE})))
+    found: list[tuple[float, PlanningProblem, Space]] = []
+    error: InvalidInput | None = None
+    for method in judge.space.methods:
+        if method.microbatches >= space.method.microbatches:
+            other, its_space = judge.problem_of(method), replace(space, method=method)
+            proposed = chain.from_iterable(_tried(other, {name: PLANNERS[name]}) for name in _QUICK)
+            try:
+                fastest = _simulated(other, its_space, proposed)[0]
+                found.append((fastest.seconds_per_minibatch, other, its_space))
+            except InvalidInput as failed:
+                error = failed
+    if not found:
+        raise error or NothingFits("nothing fits into memory")
+    _, problem, space = min(found, key=lambda one: one[0])
+    return problem, space
 
 
 def baseline_plans(problem: PlanningProblem, space: Space) -> tuple[Plan, ...]:
@@ -253,9 +287,13 @@ def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
     yield from _single_stages(problem, _counts(problem.cluster.accelerators))
     yield from _as_if_equal(problem)
     for name, planner in _STARTS.items():
-        # One that finds nothing proposes nothing.
-        with suppress(InvalidInput):
-            yield from _proposed(problem, {name: planner})
+        yield from _tried(problem, {name: planner})
+
+
+def _tried(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:
+    """Yield as :func:`_proposed` does; a planner that finds nothing proposes nothing."""
+    with suppress(InvalidInput):
+        yield from _proposed(problem, planners)
 
 
 def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:

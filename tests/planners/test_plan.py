@@ -21,6 +21,7 @@ from drlpp.errors import InvalidFile, InvalidInput, NothingFits
 from drlpp.io.documents import write_document
 from drlpp.placement.placement import Stage
 from drlpp.planners import PlanningProblem, Space, Vary, best_plan
+from drlpp.planners.plan import plan_or_way_out, planning_problem
 from drlpp.planners.planning import baseline_plans
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
@@ -226,6 +227,32 @@ def test_what_is_wrong_in_a_table_is_said_in_its_own_words(
     table.write_text(text)
     with pytest.raises(InvalidFile, match=re.escape(said)):
         read_cost_table(table)
+
+
+def test_minibatches_are_divided_where_nothing_fits_otherwise() -> None:
+    layer = {"forward_ms": 1, "backward_ms": 2, "output_bytes": 1_000, "kept_bytes": 40_000_000}
+    rows = [layer | {"name": name, "parameter_bytes": 100_000} for name in "abcd"]
+    given: dict[str, Any] = {"profile": rows, "workers": 2, "bandwidth": 1e9, "planner": "gpipe"}
+    assert drlpp.plan(**given, memory=200e6).method.microbatches == 1
+    found = drlpp.plan(**given, memory=100e6)
+    assert found.method.microbatches > 1 or found.method.recompute
+    assert "nothing fits with" in found.note
+    # Whoever says what may vary is told instead, with what would fit without a pipeline.
+    problem, *_ = planning_problem(
+        None,
+        2,
+        profile=rows,
+        cluster=None,
+        bandwidth=1e9,
+        memory=100e6,
+        method=DEFAULT_METHOD,
+        optimizer=None,
+        objective="seconds",
+    )
+    with pytest.raises(NothingFits, match=r"misses .* Without a pipeline torch's .* fits, on"):
+        plan_or_way_out(problem, Space(DEFAULT_METHOD, frozenset()), "gpipe", batch_size=4)
+    with pytest.raises(NothingFits, match="misses"):
+        drlpp.plan(**given, memory=1e6)
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
-from drlpp.planners import PlanningProblem, Space, best_plan, simulated
-from drlpp.planners.plan import planning_problem, ways_of_training
+from drlpp.planners import PlanningProblem, Space, simulated
+from drlpp.planners.plan import plan_or_way_out, planning_problem, ways_of_training
 from drlpp.planners.search import Judge
 from drlpp.racing.rivals import YOURS
 from drlpp.runtime import ClusterSession
@@ -94,7 +94,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
             stacklevel=2,
         )
     with shown(console, f"planning with {given.planner}"):
-        found = best_plan(planned, space, given.planner)
+        found = plan_or_way_out(planned, space, given.planner, costs.batch_size)
     if objective != "seconds":
         # Others are told by their seconds.
         found = replace(found, others=())
