@@ -60,8 +60,6 @@ class MeasurementBudgetCallback(BaseCallback):
         self.memory = memory
         self.budget = budget
         self.patience = patience
-        self._distinct = memory.distinct
-        self._steps_without_new = 0
 
     def _on_training_start(self) -> None:
         self._distinct = self.memory.distinct

@@ -188,11 +188,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
         }
 
     def _check_action(self, action: Any) -> None:
-        """Raise if an action is none of the action space.
-
-        Raises:
-            InvalidInput: it has another length, or a number out of range.
-        """
+        """Refuse an action of another length, or with a number out of range."""
         found, most = np.asarray(action), self.memory.accelerators
         if found.shape != self.action_space.shape:
             raise InvalidInput(
@@ -211,11 +207,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
 
 def check_one_stage_each(method: Method) -> None:
-    """Raise if ``method`` is not for what policies draw.
-
-    Raises:
-        InvalidInput: accelerators are to hold two stages each.
-    """
+    """Raise InvalidInput where accelerators hold two stages each, which no policy draws."""
     if method.schedule_kind.stages_held > 1:
         raise InvalidInput(
             f"an agent's policy gives every accelerator one stage, and schedule "

@@ -34,10 +34,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Rewarded:
-    """A trajectory after its step.
-
-    ``error_type`` is the environment's, or ``None`` for a placement that was measured.
-    """
+    """A trajectory after its step; ``error_type`` is the environment's, None if it was measured."""
 
     trajectory: Trajectory
     reward: float

@@ -91,12 +91,7 @@ class PipelineScheduler(nn.Module):
         return chosen, log_probs
 
     def evaluate(self, scores: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Replay choices, ``(placements, A)``, of ``scores`` as :meth:`sample` has them.
-
-        Returns:
-            Their log-probabilities, the entropies of their distributions, and where there was more
-            than one stage to choose from; all ``(placements, A)``.
-        """
+        """Replay choices of ``scores``: their log-probabilities, entropies, and which were free."""
         columns = [self._masked(scores, chosen, index) for index in range(scores.shape[1])]
         masked = torch.stack(columns, dim=1)
         log_policy = masked.log_softmax(dim=2)

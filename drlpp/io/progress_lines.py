@@ -50,10 +50,7 @@ class ProgressLines:
 
 @contextmanager
 def shown(console: Console, what: str) -> Iterator[Callable[[str], None]]:
-    """Show what the block does, and what it says by the function that it is lent.
-
-    On a terminal that is one line that changes; elsewhere lines, no two within a few seconds.
-    """
+    """Show what the block does and says: a changing line on a terminal, elsewhere a few lines."""
     if console.is_terminal:
         with console.status(Text(what)) as status:
             yield lambda line: status.update(Text(line))

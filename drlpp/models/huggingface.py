@@ -159,11 +159,7 @@ def _is_right(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
 
 
 def _call_once(task: Task, name: str) -> None:
-    """Call a model on two samples: some note in their configuration what kind of labels they got.
-
-    Raises:
-        InvalidModel: it raises, or gives no loss or logits.
-    """
+    """Call a model on two samples: some note in their configuration the kind of labels they got."""
     if not all(value.dim() for value in task.inputs.values()):
         # Said where every task is checked.
         return
@@ -226,11 +222,7 @@ def _loaded(folder: Path) -> PreTrainedModel:
 
 
 def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -> dict[str, Tensor]:
-    """Return random inputs and labels for a model.
-
-    Raises:
-        InvalidModel: it is of a kind for which only a user knows an example.
-    """
+    """Return random inputs and labels, unless only a user knows an example of such a model."""
     config, name = model.config.get_text_config(), type(model).__name__
     classes = torch.randint(model.config.num_labels, (batch_size,))
     if model.main_input_name == "pixel_values":

@@ -250,11 +250,7 @@ def _searched(
 
 
 def _simulated(problem: PlanningProblem, space: Space, proposed: Iterable[Plan]) -> list[Plan]:
-    """Return what can be run of some proposals, the fastest first.
-
-    Of equals, which may differ by rounding, the fewest stages come first, whose weights are
-    fresher.
-    """
+    """Return what can be run of proposals, the fastest first; of equals, the fewest stages."""
     found: list[Plan] = []
     error: InvalidInput | None = None
     bound, known = 0.0, dict[Placement, float]()
@@ -297,11 +293,7 @@ def _tried(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[P
 
 
 def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:
-    """Yield what planners find, without copies of weights as well where they do not count these.
-
-    Raises:
-        InvalidInput: a planner finds nothing.
-    """
+    """Yield what planners find, without copies of weights as well where they do not count these."""
     for name, planner in planners.items():
         if problem.workload.stages_held > 1 and name not in _FOLDING:
             raise InvalidInput(

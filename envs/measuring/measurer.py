@@ -31,10 +31,7 @@ class Measurer(Protocol):
         """The number of accelerators."""
 
     def measure(self, plan: ExecutionPlan, minibatches: int = 30) -> Outcome:
-        """Measure a candidate, given as its plan for this graph and these accelerators.
-
-        What goes wrong while it runs is returned as a failed measurement, not raised.
-        """
+        """Measure a candidate's plan; what goes wrong while it runs is a failed measurement."""
 
     def close(self) -> None:
         """Give the accelerators back; closing twice does no harm."""

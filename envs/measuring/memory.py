@@ -22,10 +22,7 @@ Observer = Callable[[Candidate, Outcome], None]
 
 
 class MemorySummary(NamedTuple):
-    """Counts of a memory, and the fewest seconds per minibatch in it (``None`` without any).
-
-    ``distinct`` counts every placement that was measured, ``failed`` those that failed.
-    """
+    """How many placements were measured, and failed; the fewest seconds, None without any."""
 
     distinct: int
     failed: int

@@ -37,22 +37,9 @@ SMALL = Hyperparameters(partitions_per_rollout=4, placements_per_partition=2, fe
 QUIET: dict[str, Any] = {"seed": 0, "console": Console(quiet=True)}
 
 
-def agent_and_memory(
-    operators: int = 10, accelerators: int = 4, path: Path | None = None
-) -> tuple[DRLPP, MeasurementMemory]:
-    memory = MeasurementMemory(FakeMeasurer(chain(operators), accelerators), path=path)
+def agent_and_memory(operators: int = 10, accelerators: int = 4) -> tuple[DRLPP, MeasurementMemory]:
+    memory = MeasurementMemory(FakeMeasurer(chain(operators), accelerators))
     return SMALL.build(PlacementEnv(memory), seed=0), memory
-
-
-def test_learning_stops_when_the_budget_is_spent(tmp_path: Path) -> None:
-    agent, memory = agent_and_memory(path=tmp_path / "memory.jsonl")
-    callback = MeasurementBudgetCallback(memory, budget=12)
-    agent.learn(10_000, callback=callback)
-    assert memory.distinct == 12
-    resumed, memory = agent_and_memory(path=tmp_path / "memory.jsonl")
-    resumed.learn(10_000, callback=MeasurementBudgetCallback(memory, budget=20))
-    assert memory.distinct == 20
-    assert len(memory.measurer.measured) == 8  # type: ignore[attr-defined]
 
 
 def test_learning_stops_when_nothing_new_is_asked_for() -> None:

@@ -70,7 +70,7 @@ KINDS = [
 ]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.lists(
         st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)),
@@ -141,13 +141,7 @@ def test_layers_with_state_and_randomness() -> None:
     torch.manual_seed(1)
     module.load_state_dict(state)
     torch.testing.assert_close(run_in_pieces(captured, images), [expected])
-
-
-def test_evaluation_graph_is_the_model_in_evaluation() -> None:
-    torch.manual_seed(0)
-    module, images = Everything(), torch.randn(2, 3, 5, 5)
-    captured = captured_from(module, images)
-    captured.module(images)
+    # The graph that evaluates is the model in evaluation, and leaves its statistics alone.
     evaluated = captured.evaluation
     before = {name: value.clone() for name, value in module.state_dict().items()}
     found = evaluated(images)

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile
@@ -77,6 +77,7 @@ def test_on_slow_links_weights_that_operators_share_stay_on_one_stage(planner: s
 
 
 @given(workload=workloads(max_operators=7))
+@settings(max_examples=30)
 def test_together_no_stage_holds_a_copy(workload: Workload) -> None:
     problem = PlanningProblem(workload, cluster_of(3))
     count = len(workload)

@@ -60,7 +60,7 @@ def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
 
 
 @given(problem=problems(max_operators=5, hosts=1), data=st.data())
-@settings(max_examples=80)
+@settings(max_examples=25)
 def test_memory_limits_are_kept_on_chains(problem: PlanningProblem, data: st.DataObject) -> None:
     links = [(i, i + 1) for i in range(len(problem.workload) - 1)]
     transfers = tuple(Transfer(link, 1.0 + link[0], 1.0) for link in links)
@@ -80,7 +80,7 @@ def test_memory_limits_are_kept_on_chains(problem: PlanningProblem, data: st.Dat
 
 
 @given(problem=problems(max_operators=4, max_accelerators=3, hosts=2, divided=True), data=st.data())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_what_is_claimed_holds_for_several_hosts_and_any_memory(
     problem: PlanningProblem, data: st.DataObject
 ) -> None:
@@ -180,7 +180,7 @@ def test_all_downsets_are_found_and_counted(workload: Workload) -> None:
 
 
 @given(workloads(max_operators=6))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
     downsets = all_downsets(workload, 1000)
     assert downsets is not None

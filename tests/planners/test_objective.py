@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.costs.buckets import SumsLeft
@@ -41,6 +41,7 @@ METHODS = (
     bandwidth=st.sampled_from([1e8, 1e9, 1e10]),
     speeds=st.sampled_from([(1.0,) * 4, (1.0, 1.0, 0.5, 0.7)]),
 )
+@settings(max_examples=20)
 def test_nothing_that_is_played_is_below_the_bound(
     family: str, seed: int, method: Method, bandwidth: float, speeds: tuple[float, ...]
 ) -> None:

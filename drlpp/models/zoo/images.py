@@ -54,10 +54,7 @@ def classification_task(
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return 1 for every sample whose most likely class is its label, 0 for the others.
-
-    Shapes: logits ``(batch, classes)`` and labels ``(batch,)`` to ``(batch,)``.
-    """
+    """Return 1 where the likeliest of ``(batch, classes)`` is the label, else 0: ``(batch,)``."""
     return (logits.argmax(1) == labels).float()
 
 

@@ -265,10 +265,7 @@ _INCEPTION_V3: dict[str, tuple[Mapping[str, Any], int]] = {
 
 
 class _InceptionV3Head(nn.Module):
-    """A classifier on 5 × 5 averages of windows of 5 positions in steps of 3.
-
-    Fewer than 299 pixels leave fewer positions than 17 × 17; then windows are laid evenly.
-    """
+    """A classifier on 5 × 5 averages of windows, laid evenly on fewer than 17 × 17 positions."""
 
     def __init__(self, channels: int, input_size: int, classes: int, width: float) -> None:
         super().__init__()

@@ -223,10 +223,7 @@ class _ChainSearch:
         return best
 
     def _within(self, limit: float) -> _Chain | None:
-        """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch.
-
-        Of those that suffice it has the fewest accelerators, and of these the fewest stages.
-        """
+        """Return a chain within ``limit`` seconds, on the fewest accelerators; then stages."""
         pairs, replicas = self._pairs, self._replicas
         allowed = self._seconds <= limit
         # Accelerators count first, then stages.

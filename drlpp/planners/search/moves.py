@@ -85,10 +85,7 @@ _Move = Callable[[PlacementState, PlanningProblem, Random], _Moved]
 def neighbour(
     state: PlacementState, problem: PlanningProblem, draw: Random
 ) -> PlacementState | None:
-    """Return a state one random change away; None if there is none.
-
-    Where accelerators hold two stages each, they hold as many in what is returned.
-    """
+    """Return a state one random change away, folded if this one is; None if there is none."""
     kinds, up_to = _FOLDED if state.is_folded else _STRAIGHT
     for _ in range(_DRAWS):
         found = kinds[bisect_right(up_to, draw.random() * up_to[-1])](state, problem, draw)

@@ -15,7 +15,6 @@ from drlpp.agents import DRLPP
 from drlpp.agents.paper.rollout import Rewarded
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
-from drlpp.placement.measurement import FailedMeasurement
 from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 SMALL: dict[str, Any] = {"partitions_per_rollout": 4, "placements_per_partition": 2, "seed": 0}
@@ -122,15 +121,6 @@ def test_several_environments_share_a_rollout() -> None:
     # Eight placements do not divide by three: one more fills the last step.
     several = DRLPP("PlacementPolicy", DummyVecEnv([environment] * 3), **SMALL)
     assert several.learn(1).num_timesteps % 3 == 0
-
-
-def test_a_run_of_nothing_but_failures_goes_on() -> None:
-    failed = FailedMeasurement(failure="timeout", reason="nothing came back")
-    every = {"1": failed, "2": failed, "1-1": failed}
-    agent = DRLPP("PlacementPolicy", environment(4, 2, failures=every), **SMALL)
-    agent.learn(24)
-    assert agent.baseline is None
-    assert all(value.isfinite().all() for value in weights(agent).values())
 
 
 def test_other_graphs_and_other_environments_are_refused(tmp_path: Path) -> None:

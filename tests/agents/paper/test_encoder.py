@@ -1,7 +1,7 @@
 """The encoder is eq. 1 of drl-pp over the features of its §3.1."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from torch import Tensor
 
 from drlpp.agents.paper.encoder import (
@@ -27,6 +27,7 @@ def equation_1(layer: GraphConvolution, nodes: Tensor, edges: Tensor) -> Tensor:
 
 
 @given(graph=graphs())
+@settings(max_examples=15)
 def test_it_equals_equation_1(graph: OpGraph) -> None:
     nodes, edges = node_features(graph), undirected_edges(graph)
     encoder = GraphEncoder(nodes.shape[1])

@@ -68,7 +68,7 @@ def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
 
     told = PlanningProblem(Workload.of(profile), truth.cluster)
     thorough = min(evolve(told, most, seconds).values())
-    options = Options(evaluations=evaluations)
+    options = Options(evaluations=evaluations, draws=min(16, evaluations // 6))
     found = search(truth, declared, measurements, options)
     assert found.best(1)[0][1] <= thorough * 1.01
 
@@ -76,9 +76,9 @@ def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
 def test_failed_placements_are_not_proposed_again_and_never_best() -> None:
     profile = generate("chain", 10, 0)
     declared = PlanningProblem(Workload.of(profile), local_cluster(3, SLOW))
-    found = Recalibration(declared, options=Options(evaluations=40, draws=4))
+    found = Recalibration(declared, options=Options(evaluations=20, draws=2))
     failed = set()
-    for _ in range(4):
+    for _ in range(3):
         for candidate in found.propose(2):
             assert candidate not in failed
             failed.add(candidate)
@@ -185,7 +185,7 @@ def test_small_changes_of_the_best_keep_the_limits() -> None:
     profile = generate("chain", 10, 1)
     declared = PlanningProblem(Workload.of(profile), local_cluster(4, SLOW))
     space = Space(Method(), frozenset(), most_staleness=1)
-    found = Recalibration(declared, space, Options(evaluations=40, draws=2, gain=0.0))
+    found = Recalibration(declared, space, Options(evaluations=20, draws=2, gain=0.0))
     truth = SimulatedCluster(profile, declared.cluster)
     for _ in range(3):
         for candidate in found.propose(2):

@@ -73,6 +73,7 @@ def stages_of(
 
 
 @given(problem=problems(), seed=SEEDS, tightness=st.sampled_from([0.5, 0.8, 1.0, 2.0]))
+@settings(max_examples=35)
 def test_no_cut_of_an_order_is_quicker_within_the_limit(
     problem: PlanningProblem, seed: int, tightness: float
 ) -> None:

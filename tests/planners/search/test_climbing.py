@@ -71,14 +71,14 @@ def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed:
 
 
 def test_the_best_of_all_candidates_of_a_small_problem_is_found() -> None:
-    given = problem(5)
+    given = problem(4)
     space = Space(Method(), frozenset({Vary.DEPTH}))
     best = min(
         played(given, Candidate(placement, method))
         for placement in every_placement(given.workload, 3, replicate=True)
         for method in space.methods
     )
-    found = search(Judge(given, space), [], Limits(), 0)[0]
+    found = search(Judge(given, space), [], Limits(judged=2_000), 0)[0]
     assert found.seconds_per_minibatch == pytest.approx(best, rel=1e-9)
 
 
