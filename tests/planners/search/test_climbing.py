@@ -231,6 +231,8 @@ def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
     [
         (Method(schedule="gpipe", policy="sync"), "depth", "no in-flight depth"),
         (Method(), "schedule", "there is to be none"),
+        (Method(in_flight_per_link=(1, 0)), "depth", "a list of in_flight_per_link or recompute"),
+        (Method(recompute=(True, False)), "depth", "a list of in_flight_per_link or recompute"),
     ],
 )
 def test_what_a_schedule_does_not_have_cannot_vary(method: Method, vary: str, message: str) -> None:

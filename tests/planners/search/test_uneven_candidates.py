@@ -144,13 +144,6 @@ def test_the_rule_knows_the_memory_of_every_list(depths: list[int], first: bool)
     ]
 
 
-@pytest.mark.parametrize("options", [{"in_flight_per_link": (1, 0)}, {"recompute": (True, False)}])
-def test_who_chooses_the_number_of_stages_takes_no_list(options: dict[str, object]) -> None:
-    method = Method.model_validate({"policy": "vanilla", **options})
-    with pytest.raises(InvalidInput, match="a list of in_flight_per_link or recompute"):
-        Space(method)
-
-
 def test_the_smallest_depth_that_is_about_as_fast_and_possible_is_planned() -> None:
     """A round trip of 4 T in an interval of T takes four: NOAM's two, and two for the link."""
     workload = chain_workload([1, 1, 1], [2, 2, 2], [3, 3])
