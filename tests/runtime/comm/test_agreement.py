@@ -14,7 +14,6 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
 from drlpp.models.model_reference import ModelReference
-from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm.agreement import contents_of, verify_message_plan
 from drlpp.runtime.comm.connections import Member
@@ -32,11 +31,6 @@ Specs = tuple[tuple[int, TensorSpec], ...]
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
     return capture(ModelReference.named("tests.support.models.small:forked"))
-
-
-@pytest.fixture
-def straight(captured: CapturedModel) -> Placement:
-    return placements(captured)["straight"]
 
 
 def with_dtype(specs: Specs) -> Specs:
@@ -75,9 +69,10 @@ def but_the_last(found: Any) -> Any:
     ],
 )
 def test_what_one_expects_of_another_is_what_that_sends(
-    captured: CapturedModel, straight: Placement, specs: Any, messages: Any
+    captured: CapturedModel, specs: Any, messages: Any
 ) -> None:
     """What worker 2 gets from worker 1 changes on one side."""
+    straight = placements(captured)["straight"]
     programs = list(cut_stages(captured, straight))
     second = programs[2]
     programs[2] = replace(second, receives={**second.receives, 1: specs(second.receives[1])})
@@ -112,7 +107,7 @@ EXPECTS = "worker 2 expects other messages from worker 1 than that"
 
 
 def test_workers_ask_before_the_first_minibatch(
-    captured: CapturedModel, straight: Placement, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = session.deployment_commands
 
@@ -125,7 +120,7 @@ def test_workers_ask_before_the_first_minibatch(
 
     monkeypatch.setattr(session, "deployment_commands", tampered)
     with ClusterSession(captured, workers=4, device="cpu") as workers:
-        deployment = workers.deploy(straight)
+        deployment = workers.deploy(placements(captured)["straight"])
         with pytest.raises(RunFailure, match=f"^{EXPECTS}"):
             workers.run(deployment, 6)
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
@@ -37,7 +36,6 @@ from drlpp.runtime import (
     TrainerCallbacks,
     run_reference,
 )
-from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.data import Samples
@@ -113,27 +111,6 @@ def test_workers_of_several_hosts_train_to_the_references_weights(
         optimizer=SGD,
     )
     assert largest_difference(weights, expected.state) < 1e-9
-
-
-def test_checkpoints_reach_other_hosts(
-    captured: CapturedModel, session: ClusterSession, tmp_path: Path
-) -> None:
-    placement = placements(captured)["straight"]
-    whole = _train(session, placement)
-    deployment = session.deploy(placement, PIPEOPTIM, SGD)
-    path = tmp_path / "checkpoint.safetensors"
-    options = RunOptions(order=order(12))
-    session.run(
-        deployment,
-        12,
-        options,
-        cuts=[5],
-        on_cut=lambda cut, results: write_checkpoint(path, session.checkpoint(deployment)),
-    )
-    deployment = session.deploy(placement, PIPEOPTIM, SGD, path, in_flight=True)
-    session.run(deployment, 12, options, start=5)
-    resumed = session.collect(deployment)[0]
-    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
 def test_workers_of_several_hosts_get_the_same_minibatches(

@@ -26,16 +26,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loader]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_valid_files_are_read(known: dict[str, Loader], tmp_path: Path, name: str) -> None:
-    path = (tmp_path / "file").with_suffix(known[name].suffix)
-    path.write_bytes(known[name].valid)
-    known[name].read(path)
-
-
 @pytest.mark.parametrize("inputs", [8, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_and_hostile_files_are_told(
+def test_valid_files_are_read_and_others_told(
     known: dict[str, Loader],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -44,6 +37,9 @@ def test_damaged_and_hostile_files_are_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     loader = known[name]
+    path = (tmp_path / "valid").with_suffix(loader.suffix)
+    path.write_bytes(loader.valid)
+    loader.read(path)
     for data in HOSTILE:
         read_damaged(loader, data, tmp_path / "input")
     assert complaint_about(loader, tmp_path / "input", inputs, seed=0) is None

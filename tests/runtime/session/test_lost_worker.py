@@ -53,7 +53,7 @@ def kill(
     return lambda *whom: victims.extend(whom)
 
 
-def test_a_placement_that_loses_a_worker_is_measured_again(
+def test_a_placement_that_loses_a_worker_is_measured_again_and_one_that_loses_two_has_failed(
     captured: CapturedModel, session: ClusterSession, notes: list[str], kill: Callable[..., None]
 ) -> None:
     kill(1)
@@ -64,10 +64,6 @@ def test_a_placement_that_loses_a_worker_is_measured_again(
     assert session.timeline
     assert not set(before) & set(session.process_ids)
 
-
-def test_one_that_loses_a_worker_twice_has_failed(
-    captured: CapturedModel, session: ClusterSession, kill: Callable[..., None]
-) -> None:
     placement = in_a_row(captured.graph, 0, 1)
     kill(0, 1)
     assert session.measure(placement, 4) == FailedMeasurement(

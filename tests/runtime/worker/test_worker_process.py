@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -39,31 +40,18 @@ def test_it_says_what_is_gone_and_that_it_failed() -> None:
     assert "message-gone" in done.stderr
 
 
-class FullChannel:
-    """A channel whose next command holds a tensor that torch finds no memory for."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        self.sent: list[object] = []
-
-    def receive(self) -> object:
-        raise self.error
-
-    def send(self, answer: object) -> None:
-        self.sent.append(answer)
-
-
 def test_it_tells_of_tensors_of_a_command_that_its_memory_does_not_hold() -> None:
     state: Any = None
-    channel: Any = FullChannel(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    channel = Mock()
+    channel.receive.side_effect = RuntimeError("DefaultCPUAllocator: can't allocate memory")
     assert _carried_out_next(3, state, channel)
-    (answer,) = channel.sent
+    (answer,) = channel.send.call_args.args
     assert isinstance(answer, OutOfMemory)
     assert str(answer).startswith("worker 3: ")
-    gone: Any = FullChannel(EOFError())
+    channel.receive.side_effect = EOFError()
     with pytest.raises(EOFError):
-        _carried_out_next(3, state, gone)
-    assert not gone.sent
+        _carried_out_next(3, state, channel)
+    channel.send.assert_called_once()
 
 
 @pytest.mark.system
