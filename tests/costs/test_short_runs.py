@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile, RunFactors
@@ -87,6 +87,7 @@ def test_a_factor_beyond_what_a_pipeline_can_do_is_left_out_and_said() -> None:
     assert "6.0 times as long" in notes[0]
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 50), passes=st.floats(1, 1.5), replicas=st.floats(1, 1.5))
 def test_the_simulator_takes_that_much_longer_and_the_rule_stays_a_bound(
     seed: int, passes: float, replicas: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.schedule.actions import Action, Receive, Send, Update
@@ -36,6 +36,7 @@ def _without_receives(actions: tuple[Action, ...]) -> list[Action]:
 
 
 @given(schedules_and_cuts())
+@settings(max_examples=50)
 def test_segments_are_the_schedule_with_some_receives_earlier(
     given_: tuple[Schedule, list[int]],
 ) -> None:
@@ -58,6 +59,7 @@ def test_segments_are_the_schedule_with_some_receives_earlier(
 
 
 @given(schedules_and_cuts())
+@settings(max_examples=50)
 def test_every_segment_can_be_performed_alone(given_: tuple[Schedule, list[int]]) -> None:
     schedule, cuts = given_
     for segment in cut_schedule(schedule, cuts):
@@ -90,6 +92,7 @@ def test_a_cut_lies_behind_the_update_of_its_minibatch_with_others_in_flight() -
 
 
 @given(schedules_and_cuts())
+@settings(max_examples=50)
 def test_a_cut_between_whole_updates_lies_behind_the_same_minibatches_everywhere(
     given_: tuple[Schedule, list[int]],
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import drlpp.schedule.schedule
@@ -62,6 +62,7 @@ def test_numbers_that_make_no_sense() -> None:
 
 
 @given(any_schedule())
+@settings(max_examples=50)
 def test_every_schedule_can_be_performed_in_one_process(schedule: Schedule) -> None:
     performed: dict[int, list[Action]] = {worker: [] for worker in schedule.actions}
     sent = set()
@@ -77,6 +78,7 @@ def test_every_schedule_can_be_performed_in_one_process(schedule: Schedule) -> N
 
 
 @given(any_schedule())
+@settings(max_examples=50)
 def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -> None:
     parts = {(b, p) for b in range(schedule.minibatches) for p in range(schedule.microbatches)}
     for stage, workers in enumerate(schedule.pipeline.stages):
@@ -104,6 +106,7 @@ def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -
 
 
 @given(any_schedule())
+@settings(max_examples=50)
 def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> None:
     for workers in schedule.pipeline.stages:
         updates = [
@@ -125,6 +128,7 @@ def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> No
 
 
 @given(any_schedule())
+@settings(max_examples=50)
 def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedule) -> None:
     for actions in schedule.actions.values():
         waiting: set[tuple[int, int, int]] = set()
@@ -145,6 +149,7 @@ def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedu
 
 
 @given(any_schedule())
+@settings(max_examples=50)
 def test_the_halves_of_a_backward_stand_in_order_before_the_same_update(schedule: Schedule) -> None:
     """Only a stage that sends gradients has halves."""
     pipeline = schedule.pipeline

@@ -141,7 +141,7 @@ def methods(draw: st.DrawFn) -> Method:
 
 
 @given(tied_pipelines(), methods(), st.integers(2, 30), st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_every_part_meets_the_same_version_everywhere(
     pipeline: Pipeline, method: Method, minibatches: int, data: st.DataObject
 ) -> None:

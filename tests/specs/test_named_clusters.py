@@ -25,7 +25,7 @@ def test_every_named_cluster_is_whole(path: object) -> None:
 
 def test_a_decoder_has_the_ratio_of_the_formula() -> None:
     """R_w = e·F / (6·T·B), of e bytes a weight and T tokens a minibatch."""
-    captured = capture(ModelReference.named("gpt2"), check=False)
+    captured = capture(ModelReference.named("gpt2", layers=2), check=False)
     profile = Profile.estimated(captured.graph).model_copy(update={"batch_size": 16})
     problem, costs, _ = planning_problem(
         captured,
