@@ -1,6 +1,5 @@
 """Every command and snippet of README.md and docs/ is run, or says why it is not."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,16 +22,6 @@ def test_every_block_is_run_or_marked(document: str) -> None:
     problems = [problem for block in blocks for problem in block.problems]
     assert not problems, "\n".join(problems)
     assert not commands_without_fence(document)
-    kinds = Counter(
-        "run"
-        if block.is_run
-        else next((mark for mark in ("not run", "file") if mark in block.marks), block.label)
-        for block in blocks
-    )
-    print(document, dict(kinds))
-    for block in blocks:
-        if "not run" in block.marks:
-            print(f"  {block.place} is not run: {block.marks['not run']}")
 
 
 @pytest.fixture(scope="module")

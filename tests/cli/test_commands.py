@@ -113,7 +113,7 @@ def test_an_interrupted_import_is_one_line(
     assert capsys.readouterr().err == "drlpp: interrupted\n"
 
 
-@pytest.mark.parametrize("command", ["train", "profile"])
+@pytest.mark.parametrize("command", [pytest.param("train", marks=pytest.mark.system), "profile"])
 def test_a_time_limit_holds_from_the_beginning(tmp_path: Path, command: str) -> None:
     captured = capture(ModelReference.named(MODEL))
     path = write_document(

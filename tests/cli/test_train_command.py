@@ -36,22 +36,18 @@ def test_parameters_in_groups(train: Train, path: Path) -> None:
     decay = ("--optimizer-option", "weight_decay=0.1")
     groups = ["*.bias:weight_decay=0", "*.weight: optimizer=adamw lr=0.002"]
     given = [part for group in groups for part in ("--parameter-group", group)]
-    ended = train(*decay, *given)
+    ended = train(*decay, *given, "--epochs", 1)
     assert ended.code == 0, ended.err
     assert "; *.bias: weight_decay=0; *.weight: adamw (lr=0.002, " in ended.words
+    # What staleness costs stands before all epochs.
+    epochs = re.split(r"\nepoch +\d", ended.out)
+    assert "\nbetween the forward and" in epochs[0]
+    assert len(epochs) == 2
+    assert re.match(r"  loss .* minibatches/s  left 0:00\n", epochs[1])
     resumed = ["--epochs", "2", "--resume"]
     assert train(*decay, *given[:2], *resumed).code == 2
     ended = train(*resumed, "--config", path.parent / "training" / "run.yaml")
     assert ended.code == 0, ended.err
-
-
-@pytest.mark.timeout(60)
-def test_what_staleness_costs_is_printed_before_training(train: Train) -> None:
-    lines = train("--epochs", 1).out.splitlines()
-    (before,) = (i for i, line in enumerate(lines) if line.startswith("between the forward and"))
-    (epoch,) = (i for i, line in enumerate(lines) if line.split()[:1] == ["epoch"])
-    assert before < epoch
-    assert re.fullmatch(r"epoch +1  loss .* minibatches/s  left 0:00", lines[epoch])
 
 
 def test_it_resumes_on_fewer_workers_and_on_more(train: Train, path: Path) -> None:

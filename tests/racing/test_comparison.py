@@ -1,7 +1,6 @@
 """Rivals qualify, contenders race, and what was measured is never measured again."""
 
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -227,21 +226,7 @@ def test_torchs_own_data_parallelism_may_win_and_averaging_is_not_judged(tmp_pat
     assert compared(FakeSession({}), path, **given) == comparison  # type: ignore[arg-type]
 
 
-def test_what_differs_in_depth_or_schedule_alone_is_told_apart(tmp_path: Path) -> None:
-    deeper, flushed = Method(in_flight_per_link=1), Method(schedule="1f1b-flush", policy="sync")
-    methods = PIPELINE, deeper, flushed
-    own = [Contender(found_by="guided", placement=HALVES, method=method) for method in methods]
-    seconds = ALL_SECONDS | {(HALVES, deeper): 0.9, (HALVES, flushed): 1.4}
-    path = tmp_path / "comparison.json"
-    text = shown(compared(FakeSession(seconds), path, contenders=own, heats=HEATS))
-    for row in ("guided +1-1 ", r"guided +1-1, \+1 in flight ", "guided +1-1, M = 1, 1f1b-flush "):
-        assert re.search(row, text)
-    assert re.search("gpipe +1-1, M = 2 ", text), "it is called as its schedule"
-    told = " ".join(text.split())
-    assert "guided (1-1, +1 in flight) trains a minibatch 1.22× faster than plain PyTorch" in told
-
-
-@pytest.mark.parametrize("dies_at", fast_are([1, 7, 15, 25], range(1, 27, 2)))
+@pytest.mark.parametrize("dies_at", fast_are([7, 25], range(1, 27, 2)))
 def test_interrupted_heats_go_on(tmp_path: Path, dies_at: int) -> None:
     path = tmp_path / "comparison.json"
     first = FakeSession(ALL_SECONDS, dies_at)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from drlpp.capturing.capture import capture
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
@@ -28,7 +30,8 @@ CLUSTER = local_cluster(3, Link(bandwidth_bytes_per_second=1e6))
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
     """With no worker: none is started before something is measured."""
-    with ClusterSession("tests.support.models.small:forked", workers=3) as session:
+    model = ModelReference.named("tests.support.models.small:forked")
+    with ClusterSession(capture(model, check=False), workers=3) as session:
         yield session
 
 

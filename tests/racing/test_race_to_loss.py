@@ -26,24 +26,21 @@ from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
-from drlpp.specs.cluster import Cluster
+from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import fast_are
 from tests.support.models.classified_points import NAME, classifier, data
 from tests.support.training.pipelines import in_a_row
 
+CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
+
 
 def candidates(session: ClusterSession) -> list[Contender]:
     placement = in_a_row(session.graph, 0, 1)
     flushed = choose_method("sync", {"schedule": "1f1b-flush", "microbatches": 2})
-    methods = [Method(), Method(microbatches=2), flushed]
+    methods = [Method(), flushed]
     pipelines = [Contender.of(Candidate(placement, method), "by hand") for method in methods]
     return [Contender(found_by=PLAIN, method=Method(), threads=1), *pipelines]
-
-
-@pytest.fixture(scope="module")
-def cluster(session: ClusterSession) -> Cluster:
-    return session.profile(repeats=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +138,7 @@ def test_where_plain_pytorch_diverges_the_race_says_so(
         end = replay(race)
         assert end is not None
         assert end.winner is None
-        assert all("not finite" in end.ended[number] for number in range(4))
+        assert all("not finite" in end.ended[number] for number in range(3))
     finally:
         session.optimizer = before
 
@@ -195,9 +192,7 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     assert trained == set(range(len(race.candidates)))
 
 
-def test_the_winner_of_a_race_trains_on(
-    session: ClusterSession, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path) -> None:
     """With ``drlpp train``, as the race says; and plain PyTorch's weights load into the module."""
     course, end = race_to_loss(
         session,
@@ -212,7 +207,9 @@ def test_the_winner_of_a_race_trains_on(
         end.finals, end.costs = {winner: []}, {winner: 1.0}
         training = Training(winner, end.rates[winner] or 0.01)
         course.train(training, lambda curve: curve.minibatches >= 16)
-        folder, how = keep_winner(course, end, cluster)
+        folder, how = keep_winner(
+            course, end, local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
+        )
         if winner == 0:
             state = torch.load(folder / "model.pt", weights_only=True)
             classifier().module.load_state_dict(state)
@@ -229,17 +226,17 @@ def test_a_race_continues_with_more_finals_and_candidates(
     session: ClusterSession, tmp_path: Path
 ) -> None:
     data = RaceData(session.captured, f"{NAME}:points")
-    *three, fourth = candidates(session)
+    *two, third = candidates(session)
     # A loss that all reach, whatever their time: so all of them are there in the end.
     options = OPTIONS | {"target_loss": 1.05}
-    course, _ = race_to_loss(session, three, data, tmp_path, **options)
+    course, _ = race_to_loss(session, two, data, tmp_path, **options)
     known = course.race.curves
     more = options | {"finals": 3}
-    course, end = race_to_loss(session, [*three, fourth], data, tmp_path, **more)
+    course, end = race_to_loss(session, [*two, third], data, tmp_path, **more)
     for training, curve in known.items():
         assert course.race.curves[training].points[: len(curve.points)] == curve.points
     assert {training.seed for training in course.race.curves} == {0, 1, 2, 3}
-    assert any(training.candidate == 3 for training in course.race.curves)
+    assert any(training.candidate == 2 for training in course.race.curves)
     assert end.winner is not None
     with pytest.raises(InvalidInput, match="every = 4"):
-        race_to_loss(session, [*three, fourth], data, tmp_path, **(more | {"every": 6}))
+        race_to_loss(session, [*two, third], data, tmp_path, **(more | {"every": 6}))

@@ -15,8 +15,6 @@ from drlpp.costs.workload import Workload
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement
-from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
@@ -64,20 +62,6 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Learnt:
     return Learnt(folder, done.words, race, end)
 
 
-def fastest_by_stages(folder: Path) -> dict[object, Candidate]:
-    """Return what an agent has measured, by stages and whether they have replicas."""
-    header, entries = read_measurements(folder / "measurements.jsonl")
-    seconds: dict[Candidate, float] = {}
-    for entry in entries:
-        assert isinstance(entry.outcome, Measurement)
-        seconds[entry.candidate(header.method)] = entry.outcome.seconds_per_minibatch
-    found: dict[object, Candidate] = {}
-    for candidate in sorted(seconds, key=seconds.__getitem__):
-        stages = [len(stage.accelerators) for stage in candidate.placement.stages]
-        found.setdefault((len(stages), max(stages) > 1), candidate)
-    return found
-
-
 def written(path: Path) -> Candidate:
     """Return the candidate of a placement file."""
     document = read_document(path, PlacementFile)
@@ -86,21 +70,9 @@ def written(path: Path) -> Candidate:
 
 
 @pytest.mark.system
-def test_the_fastest_of_each_kind_trains_in_turns_with_what_a_user_has(learnt: Learnt) -> None:
-    found = fastest_by_stages(learnt.folder)
-    # Data parallelism is what the agent measures second.
-    assert (1, True) in found
-    named = [candidate.canonical for candidate in list(found.values())[:FINALISTS]]
-    racing = {
-        contender.candidate.canonical: contender
-        for contender in learnt.race.candidates
-        if contender.candidate is not None
-    }
-    assert set(named) <= set(racing)
-    agents = {key for key, contender in racing.items() if AGENT in contender.names}
-    assert found[1, True].canonical in agents
-    # Where there are fewer kinds, what is fresher than its kind's fastest takes part.
-    assert agents <= set(named) or len(named) < FINALISTS
+def test_what_the_agent_found_trains_in_turns_with_what_a_user_has(learnt: Learnt) -> None:
+    agents = [one for one in learnt.race.candidates if AGENT in one.names]
+    assert 1 <= len(agents) <= FINALISTS
     others = {name for contender in learnt.race.candidates for name in contender.names} - {AGENT}
     assert {PLAIN, "data-parallel"} <= others
     # All of them were trained, the agent's too.
