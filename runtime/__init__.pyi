@@ -11,7 +11,7 @@ from .session.profiling import load_or_measure_profile as load_or_measure_profil
 from .session.session import ClusterSession as ClusterSession
 from .session.worker_group import TimeSpent as TimeSpent
 from .stage.minibatches import Minibatches as Minibatches
-from .training.checkpoints.checkpoint_store import export_weights as export_weights
+from .training.checkpoints import export_weights as export_weights
 from .training.training import PipelineTrainer as PipelineTrainer
 from .training.training import TrainingResult as TrainingResult
 from .training.training_plan import EarlyStopping as EarlyStopping

@@ -20,7 +20,7 @@ from drlpp.exporting.torch_bundle import write_bundle
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import read_placement
-from drlpp.runtime.training.checkpoints.checkpoint_store import export_weights
+from drlpp.runtime.training.checkpoints import export_weights
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 

@@ -17,7 +17,7 @@ from drlpp.racing.to_loss import Course
 from drlpp.racing.training_race import RaceEnd, Training
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoints.checkpoint_store import CHECKPOINT_NAME
+from drlpp.runtime.training.checkpoints import CHECKPOINT_NAME
 from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -161,7 +161,6 @@ class SharedGradients(Gradients):
 
     @contextmanager
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
-        """Add gradients as autograd finds them; the last backward sums them, too."""
         self._hooked, self._sums = True, last and self._sum is not None
         self._open_buckets()
         hooks = [
@@ -227,7 +226,6 @@ class SharedGradients(Gradients):
             self._parts[index].zero_()
 
     def finish_sum(self) -> None:
-        """Sum what is not on its way, and wait for all."""
         if self._empty:
             # A replica without a minibatch in this round adds zeros.
             for bucket in self._buckets:
@@ -257,7 +255,6 @@ class SharedGradients(Gradients):
         return found
 
     def assign_gradients(self, divisor: float) -> None:
-        """Give the optimizer the sums over ``divisor`` and begin anew."""
         for bucket in self._buckets:
             bucket.flat.div_(divisor)
         for weight, part in zip(self._weights, self.sums(), strict=True):
@@ -265,12 +262,10 @@ class SharedGradients(Gradients):
         self.discard()
 
     def discard(self) -> None:
-        """Begin anew without an update."""
         self._empty = True
         self._reached = [False] * len(self._weights)
 
     def load_state(self, state: Sequence[Tensor | None]) -> None:
-        """Continue from what :meth:`sums` gave."""
         if any(value is not None for value in state):
             self.add(state)
 

@@ -194,7 +194,7 @@ class StageWeights:
         divisor = contributions * method.applied_loss_scale
         gradients.assign_gradients(divisor)
         if method.clip_norm and squared_norm is not None:
-            _clip(self._weights[tie], squared_norm**0.5 / divisor, method.clip_norm)
+            clip(self._weights[tie], squared_norm**0.5 / divisor, method.clip_norm)
         for policy in policies:
             policy.update()
             for weight in policy.weights:
@@ -356,7 +356,7 @@ def _by_place(found: Iterable[tuple[WeightGroup, Sequence[Value]]]) -> list[Valu
     return [values[place] for place in range(len(values))]
 
 
-def _clip(weights: Sequence[Tensor], norm: float, clip_norm: float) -> None:
+def clip(weights: Sequence[Tensor], norm: float, clip_norm: float) -> None:
     """Scale gradients as ``torch.nn.utils.clip_grad_norm_`` does for this norm."""
     scale = clip_norm / (norm + 1e-6)
     if scale < 1:

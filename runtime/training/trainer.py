@@ -18,15 +18,13 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoints.checkpoint import (
-    TrainingCheckpoint,
-    TrainingProgress,
-    read_best_weights,
-)
-from drlpp.runtime.training.checkpoints.checkpoint_store import (
+from drlpp.runtime.training.checkpoints import (
     CHECKPOINT_NAME,
     CheckpointFile,
     CheckpointStore,
+    TrainingCheckpoint,
+    TrainingProgress,
+    read_best_weights,
 )
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.training_log import TrainingLog

@@ -20,7 +20,7 @@ from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import Loader, Unpack
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoints.checkpoint_store import CheckpointParts
+from drlpp.runtime.training.checkpoints import CheckpointParts
 from drlpp.runtime.training.data.given_data import training_data
 from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining

@@ -42,13 +42,11 @@ class PredictedWeights(Vanilla):
 
     @contextmanager
     def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the weights of ``forward_lead`` updates ahead."""
         with self._displaced(use.forward_lead) as weights:
             yield weights
 
     @contextmanager
     def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the weights of ``backward_lead`` updates ahead."""
         with self._displaced(use.backward_lead) as weights:
             yield weights
 
@@ -174,7 +172,6 @@ class LastStep(PredictedWeights):
         self._rate = 0.0
 
     def _before_step(self) -> None:
-        """Keep W_{t−1}."""
         self._keep_weights()
         self._rate = float(self.optimizer.param_groups[0]["lr"])
 
@@ -258,7 +255,6 @@ class AdamStep(PredictedWeights):
         self._moments: PolicyState = [{} for _ in self.weights]
 
     def _before_step(self) -> None:
-        """Let the moments follow the new gradients."""
         for weight, moments in zip(self.weights, self._moments, strict=True):
             if weight.grad is None:
                 continue
@@ -319,7 +315,6 @@ class Trajectory(PredictedWeights):
         torch._foreach_add_(self._trajectory, self._cache, alpha=self._decay - 1)
 
     def _stay(self) -> None:
-        """Follow a step of length 0."""
         with torch.no_grad():
             torch._foreach_mul_(self._trajectory, self._decay)
 

@@ -184,16 +184,13 @@ class Stash(WeightPolicy):
 
     @contextmanager
     def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the stashed version."""
         yield self._versions[use.stashed]
 
     @contextmanager
     def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the same version as the forward."""
         yield self._versions[use.stashed]
 
     def done_with(self, use: WeightUse) -> None:
-        """Give up the version when no other part needs it."""
         self._pending[use.stashed] -= 1
         if not self._pending[use.stashed] and use.stashed != self._version:
             del self._versions[use.stashed]
@@ -220,7 +217,6 @@ class Stash(WeightPolicy):
         return [leaf for leaves in self._versions.values() for leaf in leaves]
 
     def versions(self) -> dict[int, list[Tensor]]:
-        """Return all versions but the newest."""
         return {v: leaves for v, leaves in self._versions.items() if v != self._version}
 
     def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:

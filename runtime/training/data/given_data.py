@@ -11,14 +11,15 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.data.training_data import (
+    HeldOutCount,
     LoadedData,
     TrainingData,
     bytes_of,
     epoch_seed,
+    evaluation_order,
 )
 from drlpp.specs.batches import chosen, joined, tensors_in
 from drlpp.specs.data import Data, Loaders, Samples, fitted, load_data

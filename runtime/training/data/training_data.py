@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from drlpp.errors import DataError, InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
-from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loaders import (
     HELD_OUT,
     TRAINING,
@@ -40,6 +40,65 @@ class LoaderState(NamedTuple):
 
     generators: tuple[Tensor, ...] = ()
     first_minibatch: str = ""
+
+
+def evaluation_order(samples: int, batch_size: int) -> Tensor:
+    """Return the indices of all samples in whole minibatches, (minibatches, batch size).
+
+    The last samples are filled up to a minibatch with copies of one of them. A minibatch of nothing
+    but that sample follows, so that what the copies added to the loss can be taken off again::
+
+        samples 0 1 2 | 3 4       minibatches 0 1 2 | 3 4 3 | 3 3 3
+
+    """
+    whole, rest = divmod(samples, batch_size)
+    indices = torch.arange(samples)
+    if rest:
+        first = indices[whole * batch_size]
+        indices = torch.cat([indices, first.repeat(2 * batch_size - rest)])
+    return indices.view(-1, batch_size)
+
+
+@dataclass(frozen=True)
+class HeldOutCount:
+    """How many held-out samples there are, and means over them.
+
+    Attributes:
+        samples: all of them, each once.
+        batch_size: samples of a minibatch.
+    """
+
+    samples: int
+    batch_size: int
+
+    @property
+    def _rest(self) -> int:
+        """Samples that fill no minibatch."""
+        return self.samples % self.batch_size
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of an evaluation, copies included."""
+        return self.samples // self.batch_size + 2 * bool(self._rest)
+
+    def mean_loss(self, losses: Sequence[float]) -> float:
+        """Return the mean over samples, from the loss of every minibatch.
+
+        With the mean loss L of the minibatch that was filled up, l of the sample that fills it, and
+        r samples in it, these add B·L − (B − r)·l. Exact where a loss is a mean over samples.
+        """
+        size, rest = self.batch_size, self._rest
+        if not rest:
+            return size * sum(losses) / self.samples
+        *whole, filled, alone = losses
+        return (size * sum(whole) + (size * filled - (size - rest) * alone)) / self.samples
+
+    def mean_score(self, scores: Sequence[Tensor]) -> float:
+        """Return the mean over samples, from the scores in every minibatch."""
+        counted = list(scores)
+        if self._rest:
+            counted[-2:] = [counted[-2][: self._rest]]
+        return torch.cat(counted).float().mean().item()
 
 
 class TrainingData(ABC):
@@ -185,7 +244,6 @@ class LoadedData(TrainingData):
         self.held_out_count = HeldOutCount(self._count_held_out(), self.batch_size)
 
     def held_out(self) -> Generator[Samples]:
-        """Yield what the held-out loader gives, in whole minibatches."""
         assert self._held_out is not None
         waiting: list[Samples] = []
         with preserve_rng_state(self._held_out):
@@ -202,11 +260,9 @@ class LoadedData(TrainingData):
                 yield chosen(rest, indices)
 
     def state(self) -> LoaderState:
-        """Return the state at the beginning of the epoch that is not yet done."""
         return self._state
 
     def load_state(self, state: LoaderState) -> None:
-        """Resume from ``state``."""
         generators = generators_of(self._train)
         if len(state.generators) != len(generators):
             raise InvalidInput(

@@ -20,7 +20,7 @@ from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
-from drlpp.runtime.training.checkpoints.checkpoint_store import PartsIndex
+from drlpp.runtime.training.checkpoints import PartsIndex
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup

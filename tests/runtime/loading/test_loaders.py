@@ -1,5 +1,6 @@
 """What loaders may give, what of it is refused, and that little of it is kept."""
 
+import time
 from collections.abc import Iterator
 from itertools import count, islice, repeat
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
@@ -18,9 +21,11 @@ from drlpp.runtime import (
     ProgressReport,
     TrainerCallbacks,
 )
+from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
+from drlpp.runtime.training.data.training_data import HeldOutCount, evaluation_order
 from drlpp.schedule.method import Method
-from drlpp.specs.data import Data, Samples
+from drlpp.specs.data import Data
 from tests.support.training.loading import data_for, loaders_for, placement_file, same
 
 STASH = Method(policy="stash")
@@ -112,32 +117,11 @@ def test_samples_are_counted_and_not_indices(
     assert found.epochs[0].held_out_loss == pytest.approx(wanted, rel=1e-5)
 
 
-class Reusing(IterableDataset[tuple[Tensor, Tensor]]):
-    """Minibatches that all stand in the same memory, one after another."""
-
-    def __init__(self, samples: Samples) -> None:
-        self.samples = samples
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        inputs, targets = self.samples.inputs[0][:8].clone(), self.samples.targets[:8].clone()
-        for begin in range(0, len(self.samples) // 8 * 8, 8):
-            inputs.copy_(self.samples.inputs[0][begin : begin + 8])
-            targets.copy_(self.samples.targets[begin : begin + 8])
-            yield inputs, targets
-
-
-def test_a_loader_may_use_its_memory_again(captured: CapturedModel, tmp_path: Path) -> None:
-    data = data_for(captured)
-    document = placement_file(captured, 0, 1, method=STASH)
-    reusing = [DataLoader(Reusing(samples), batch_size=None) for samples in data]
-    found = PipelineTrainer(document, out=tmp_path / "1").fit(*reusing, epochs=1)
-    plain = [
-        DataLoader(TensorDataset(samples.inputs[0], samples.targets), 8, drop_last=True)
-        for samples in data
-    ]
-    wanted = PipelineTrainer(document, out=tmp_path / "2").fit(*plain, epochs=1)
-    assert same(found.state_dict, wanted.state_dict)
-    assert found.epochs[0].held_out_loss == wanted.epochs[0].held_out_loss
+def test_a_loader_may_use_its_memory_again(captured: CapturedModel) -> None:
+    inputs, targets = torch.zeros(8, 16), torch.zeros(8, dtype=torch.int64)
+    samples = Unpacker(None, captured)((inputs, targets))
+    inputs += 1
+    assert not samples.inputs[0].any()
 
 
 def test_held_out_loaders_may_have_any_batch_size(captured: CapturedModel, tmp_path: Path) -> None:
@@ -284,17 +268,37 @@ class _Again(Sampler[int]):
         return repeat(0)
 
 
+class Slow(Endless):
+    """Minibatches that come less often than reports."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, sample in enumerate(super().__iter__()):
+            if number % 8 == 0:
+                time.sleep(0.3)
+            yield sample
+
+
 def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
     seen: list[ProgressReport] = []
-    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     observer = TrainerCallbacks(on_progress=seen.append)
-    # Reports come every quarter of a second, in which fast workers are done.
-    for minibatches in (400 * 2**attempt for attempt in count()):
-        out = tmp_path / str(minibatches)
-        trainer = PipelineTrainer(placement_file(captured, 0, 1), out=out, observer=observer)
-        trainer.fit(stream, epochs=1, minibatches=minibatches)
-        if seen:
-            break
-    assert all(0 < report.done <= report.minibatches == minibatches for report in seen)
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path, observer=observer)
+    trainer.fit(DataLoader(Slow(data_for(captured)), batch_size=8), epochs=1, minibatches=8)
+    assert seen
+    assert all(0 < report.done <= report.minibatches == 8 for report in seen)
     assert all(0 < report.loss < 5 for report in seen)
     assert all(report.minibatches_per_second > 0 for report in seen)
+
+
+@given(samples=st.integers(1, 60), batch_size=st.integers(1, 12), seed=st.integers(0, 99))
+def test_means_are_those_over_all_samples(samples: int, batch_size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand(samples, generator=generator, dtype=torch.float64)
+    order = evaluation_order(samples, batch_size)
+    assert order.shape[1] == batch_size
+    assert set(order.flatten().tolist()) == set(range(samples))
+    scores = [values[indices] for indices in order]
+    count = HeldOutCount(samples, batch_size)
+    assert count.minibatches == len(scores)
+    losses = [minibatch.mean().item() for minibatch in scores]
+    assert count.mean_loss(losses) == pytest.approx(values.mean().item())
+    assert count.mean_score(scores) == pytest.approx(values.mean().item())

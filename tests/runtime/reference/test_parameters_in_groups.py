@@ -15,7 +15,6 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
-from tests.support.models import tied
 from tests.support.models.forked import (
     LIKE_OTHERS,
     POLICIES,
@@ -27,7 +26,7 @@ from tests.support.models.forked import (
 )
 from tests.support.training.against_reference import train_twice
 
-MINIBATCHES = 15
+MINIBATCHES = 10
 VECTORS = ("*bias*", "norm.*")
 RATES = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
 
@@ -149,34 +148,3 @@ def test_flushed_groups_equal_torchs_own() -> None:
         session.run(deployment, MINIBATCHES, RunOptions(order(MINIBATCHES), rates=rates))
         state, _ = session.collect(deployment)
     assert largest_difference(state, module.state_dict()) < 1e-9
-
-
-TIED = OptimizerSpec.parse(
-    "adamw",
-    [
-        # By one of its names; the graph has another.
-        ParameterGroup.parse("guess.weight", lr=0.003, weight_decay=0),
-        ParameterGroup.parse("left.*", "back.*", optimizer="sgd", lr=0.02, momentum=0.8),
-    ],
-    lr=0.01,
-    eps=1e-4,
-)
-
-
-@pytest.mark.parametrize(
-    ("policy", "shape"),
-    [
-        ("stash", "replicated"),
-        ("pipeoptim", "straight"),
-    ],
-)
-def test_tied_parameters_have_their_groups_on_every_stage(policy: str, shape: str) -> None:
-    captured = capture(ModelReference.named("tests.support.models.tied:tied"))
-    placement = tied.placements(captured)[shape]
-    assert placement.ties(captured.graph)
-    options = RunOptions(tied.order(MINIBATCHES), rates=RATES)
-    minibatches, candidate = Minibatches(*tied.samples()), Candidate(placement, METHODS[policy])
-    with ClusterSession(captured, workers=4) as session:
-        session.use_samples(*tied.samples())
-        found = train_twice(session, candidate, TIED, MINIBATCHES, minibatches, options)
-    assert found.difference < 1e-9

@@ -194,7 +194,7 @@ def methods(draw: st.DrawFn, placement: Placement) -> tuple[Method, int]:
 
 
 @given(data=st.data())
-@settings(max_examples=12, derandomize=True, database=None)
+@settings(max_examples=8, derandomize=True, database=None)
 def test_synchronous_methods_equal_a_plain_loop_on_any_placement(
     session: ClusterSession, data: st.DataObject
 ) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
@@ -19,11 +18,11 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns, words
 from tests.support.models.forked import POLICIES, largest_difference
 from tests.support.models.tied import order, placements, samples
-from tests.support.training.against_reference import train_twice
+from tests.support.training.against_reference import assert_resumes, train_twice
 
 MINIBATCHES, FLUSHED = 15, 6
 SHAPES = ("straight", "replicated", "replicated-last", "branching")
@@ -45,6 +44,16 @@ SGD = OptimizerSpec(name="sgd", options={"lr": 0.02, "momentum": 0.9, "weight_de
 OPTIMIZERS = {
     "sgd": SGD,
     "adamw": OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4}),
+    "groups": OptimizerSpec.parse(
+        "adamw",
+        [
+            # By one of its names; the graph has another.
+            ParameterGroup.parse("guess.weight", lr=0.003, weight_decay=0),
+            ParameterGroup.parse("left.*", "back.*", optimizer="sgd", lr=0.02, momentum=0.8),
+        ],
+        lr=0.01,
+        eps=1e-4,
+    ),
 }
 
 
@@ -106,26 +115,10 @@ def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
 ) -> None:
     """Also where contributions and sums are on their way, and copies behind the root's."""
-    placement, chosen = placements(captured)[shape], {**ASYNCHRONOUS, **FLUSHING}[method]
+    chosen = {**ASYNCHRONOUS, **FLUSHING}[method]
+    candidate = Candidate(placements(captured)[shape], chosen)
     options = RunOptions(order=order(MINIBATCHES))
-    paths: dict[int, Path] = {}
-
-    def save(cut: int, results: Mapping[int, RunResult]) -> None:
-        paths[cut] = tmp_path / f"{cut}.safetensors"
-        write_checkpoint(paths[cut], session.checkpoint(deployment))
-
-    deployment = session.deploy(placement, chosen, OPTIMIZERS["adamw"])
-    session.run(deployment, MINIBATCHES, options)
-    whole, _ = session.collect(deployment)
-    deployment = session.deploy(placement, chosen, OPTIMIZERS["adamw"])
-    session.run(deployment, MINIBATCHES, options, cuts=(4, 9), on_cut=save)
-    assert _same_bits(session.collect(deployment)[0], whole)
-    for cut, path in paths.items():
-        deployment = session.deploy(
-            placement, chosen, OPTIMIZERS["adamw"], checkpoint=path, in_flight=True
-        )
-        session.run(deployment, MINIBATCHES, options, start=cut)
-        assert _same_bits(session.collect(deployment)[0], whole)
+    assert_resumes(session, candidate, OPTIMIZERS["adamw"], options, (4, 9), tmp_path)
 
 
 def test_another_placement_continues_with_the_roots_copy(
@@ -161,10 +154,6 @@ def test_another_placement_continues_with_the_roots_copy(
         session.run(deployment, 3, replace(options, order=order(3)))
         both.append(session.collect(deployment)[0])
     assert largest_difference(*both) < 1e-9
-
-
-def _same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
-    return found.keys() == wanted.keys() and all(torch.equal(found[n], wanted[n]) for n in wanted)
 
 
 def _check_copies(session: ClusterSession, deployment: Deployment) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients
+from drlpp.runtime.stage.stage_weights import clip
 
 
 @dataclass
@@ -93,13 +94,15 @@ def _sum_of(lists: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]:
     return sums
 
 
-def _assert_gradients(weights: Sequence[Tensor], wanted: Sequence[Tensor | None]) -> None:
+def _assert_gradients(
+    weights: Sequence[Tensor], wanted: Sequence[Tensor | None], rtol: float = 1e-12
+) -> None:
     for weight, value in zip(weights, wanted, strict=True):
         if value is None:
             assert weight.grad is None
         else:
             assert weight.grad is not None
-            torch.testing.assert_close(weight.grad, value, rtol=1e-12, atol=0)
+            torch.testing.assert_close(weight.grad, value, rtol=rtol, atol=0)
 
 
 ONE_WEIGHT = 3 * 3 * 8
@@ -205,11 +208,13 @@ def test_nothing_of_a_discarded_gradient_is_in_the_next_sum(kind: type[Gradients
     _assert_gradients(weights, [torch.full_like(weight, 2.0) for weight in weights])
 
 
-def test_one_tensor_for_two_weights_is_divided_once() -> None:
+@pytest.mark.parametrize("divisor", [1.0, 1024.0])
+def test_one_tensor_for_two_weights_is_divided_and_clipped_once(divisor: float) -> None:
     weights = _weights()
     shared = torch.ones(3, 3, dtype=torch.float64)
     gradients = Gradients(weights)
     gradients.add([shared] * len(weights))
-    gradients.assign_gradients(1024.0)
-    _assert_gradients(weights, [shared / 1024] * len(weights))
+    gradients.assign_gradients(divisor)
+    clip(weights, 6 / divisor, 3 / divisor)
+    _assert_gradients(weights, [shared / 2 / divisor] * len(weights), rtol=1e-3)
     assert bool((shared == 1).all())

@@ -104,11 +104,10 @@ def test_the_best_epoch_gives_the_weights_also_after_a_kill(
 
     with killed_after_saving(best + 2):
         PipelineTrainer(document, out=tmp_path / "parts", **options).fit(DATA, epochs=30)
-    for _ in range(2):
-        again = PipelineTrainer(document, out=tmp_path / "parts", resume=True, **options)
-        rest = again.fit(DATA, epochs=30)
-        assert same(rest.state_dict, whole.state_dict)
-        assert [report.held_out_loss for report in rest.epochs] == losses
+    again = PipelineTrainer(document, out=tmp_path / "parts", resume=True, **options)
+    rest = again.fit(DATA, epochs=30)
+    assert same(rest.state_dict, whole.state_dict)
+    assert [report.held_out_loss for report in rest.epochs] == losses
 
 
 @pytest.mark.parametrize("damaged", [None, {"other": torch.zeros(2)}])

@@ -129,8 +129,9 @@ def test_a_run_is_resumed_with_what_decided_its_result(
         )
 
     fit(1)
-    fit(2, optimizer=OptimizerSpec.parse("adam", lr=0.0005, betas=[0.9, 0.999]))
-    fit(2, data._replace(test=Samples(data.test.inputs, data.test.targets.flip(0))))
+    same = OptimizerSpec.parse("adam", lr=0.0005, betas=[0.9, 0.999])
+    flipped = Samples(data.test.inputs, data.test.targets.flip(0))
+    fit(2, data._replace(test=flipped), optimizer=same)
     other = data.train.inputs[0].clone()
     other[17, 3] += 1
     for told, options in (

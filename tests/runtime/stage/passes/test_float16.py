@@ -41,13 +41,8 @@ OVERFLOWING = 2.0**15
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.01, "momentum": 0.9, "weight_decay": 0.01})
 PLAIN_SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.0})
 ADAM = OptimizerSpec(name="adam", options={"lr": 0.01, "eps": 1e-4})
-ASGD = OptimizerSpec(name="asgd", options={"lr": 0.02})
 
-PLACEMENTS = {
-    "straight": (0, 1, 2),
-    "replicated": (0, 0, 1, 2),
-    "data-parallel": (0, 0, 0, 0),
-}
+PLACEMENTS = {"straight": (0, 1, 2), "replicated": (0, 0, 1, 2)}
 
 
 def _samples() -> tuple[list[Tensor], Tensor]:
@@ -119,17 +114,14 @@ FLUSHING = [
         "replicated",
         Method(schedule="gpipe", policy="sync", microbatches=2, clip_norm=0.5, precision="float16"),
     ),
-    ("data-parallel", Method(schedule="gpipe", policy="sync", precision="float16")),
 ]
 # A direction is read from the optimizer's state, gradients or the last step.
 ASYNCHRONOUS = [
     ("replicated", SGD, {"policy": "stash", "accumulate": 2, "clip_norm": 0.5}),
-    ("straight", SGD, {"policy": "2bw", "accumulate": 4}),
     ("replicated", SGD, {"policy": "pipeoptim", "recompute": True}),
     ("straight", SGD, {"policy": "pipemare", "correction_decay": 0.2, "recompute": True}),
     ("straight", ADAM, {"policy": "spectrain", "accumulate": 2, "recompute": True}),
     ("straight", PLAIN_SGD, {"policy": "xpipe", "recompute": True}),
-    ("straight", ASGD, {"policy": "pipeoptim", "recompute": True}),
 ]
 
 

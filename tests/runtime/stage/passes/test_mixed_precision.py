@@ -2,11 +2,8 @@
 
 Weights, gradients and optimizer stay in float32 on both sides. On a single stage the same
 operators are cast in the same places, so the weights are the same but for the last bit: autograd
-may add the gradients of a tensor with several readers in another order. What a stage sends, it
-sends in float32, as the captured graph has it: a sum of two branches that a plain loop would make
-in bfloat16 is made in float32 if they come from two stages, and casts to bfloat16 happen once on
-each side of a cut. So several stages differ, by rounding errors of bfloat16 (2⁻⁸) in what passes a
-cut, which every step of the optimizer scales down by the learning rate.
+may add the gradients of a tensor with several readers in another order. Several stages are compared
+with the reference executor in `test_float16.py`.
 """
 
 from collections.abc import Iterator
@@ -62,10 +59,6 @@ def _plain(autocast: torch.dtype | None) -> nn.Module:
     return module
 
 
-def _largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    return max((one[name] - other[name]).abs().max().item() for name in one)
-
-
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_single_stage_equals_a_loop_under_autocast(
     session: ClusterSession, *, recompute: bool
@@ -74,19 +67,6 @@ def test_a_single_stage_equals_a_loop_under_autocast(
     state = _on_workers(session, (0,), method)
     assert_state(state, _plain(torch.bfloat16), rtol=1e-6, atol=1e-6)
     assert {value.dtype for value in state.values()} == {torch.float32}
-
-
-@pytest.mark.parametrize("accelerators", [(0, 1, 2)])
-def test_several_stages_are_as_close_as_bfloat16_is(
-    session: ClusterSession, accelerators: tuple[int, ...]
-) -> None:
-    method = Method(schedule="gpipe", policy="sync", precision="bfloat16")
-    state = _on_workers(session, accelerators, method)
-    wanted = _plain(torch.bfloat16).state_dict()
-    rounding = _largest_difference(wanted, _plain(None).state_dict())
-    # Bfloat16 itself changes the weights, and the cuts change them by less than that.
-    assert 1e-5 < rounding < 1e-2
-    assert _largest_difference(state, wanted) < rounding
 
 
 def _train_with_scaler(scale: float, together: int, clip_norm: float) -> tuple[nn.Module, int]:

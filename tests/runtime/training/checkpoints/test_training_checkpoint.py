@@ -12,7 +12,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidFile, NotFinite
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.stage.stage_weights import check_finite
-from drlpp.runtime.training.checkpoints.checkpoint import checked_checkpoint
+from drlpp.runtime.training.checkpoints import checked_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, train

@@ -1,1 +1,0 @@
-"""What a training keeps, and how it is read again."""
