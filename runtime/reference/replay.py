@@ -198,15 +198,12 @@ class Replay:
         }
         for tensor in received.values():
             tensor.requires_grad_(tensor.is_floating_point() or tensor.is_complex())
-        values = StageValues(self._minibatches.inputs(part), received, weights, buffers)
+        inputs = {index: self._minibatches.input(index, part) for index in program.inputs}
         minibatch, microbatch = part
         begin_pass(self._executor.seed, (self._options.first_minibatch + minibatch, microbatch))
-        lost = None
         with passes_in(self._method.precision):
-            outputs = values.call(program)
-            if program.loss is not None:
-                targets = self._minibatches.targets(part)
-                lost = program.loss(*values.results(program, outputs), *targets)
+            values = StageValues(inputs, received, weights, buffers)
+            outputs, lost = values.call_with_loss(program, self._minibatches.targets(part))
         return PassedForward(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:

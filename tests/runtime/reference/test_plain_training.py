@@ -4,7 +4,7 @@ Nothing here is shared with the runtime or the reference executor. Synchronous m
 the weights of a plain training loop; `test_mutations.py` has the rules of asynchronous ones.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,10 +19,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns, words
 
 WORKERS, MINIBATCHES, BATCH, SAMPLES, WIDTH = 4, 9, 8, 40, 6
 
@@ -71,12 +69,13 @@ def _inputs() -> Tensor:
     return torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(5)).double()
 
 
-def _trained_plainly(build: Callable[..., torch.optim.Optimizer], together: int) -> nn.Module:
+def _trained_plainly(together: int) -> nn.Module:
     """Train the module in an ordinary loop, with an update for so many minibatches together."""
     module = (
         ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
     )
-    plain = build([weight for weight in module.parameters() if weight.requires_grad])
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    plain = torch.optim.AdamW(trained, lr=0.01, weight_decay=0.1)
     for step in range(0, MINIBATCHES, together):
         # Data parallelism updates once for the minibatches of all replicas.
         indices = _order()[step : step + together].flatten()
@@ -91,16 +90,7 @@ def _order() -> Tensor:
     return torch.randint(0, SAMPLES, (MINIBATCHES, BATCH), generator=generator)
 
 
-OPTIMIZERS: dict[str, tuple[OptimizerSpec, Callable[[list[Tensor]], torch.optim.Optimizer]]] = {
-    "sgd": (
-        OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
-        lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.1),
-    ),
-    "adamw": (
-        OptimizerSpec(name="adamw", options={"lr": 0.01, "weight_decay": 0.1}),
-        lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1),
-    ),
-}
+SPEC = OptimizerSpec(name="adamw", options={"lr": 0.01, "weight_decay": 0.1})
 
 
 def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
@@ -108,39 +98,6 @@ def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=name)
-
-
-# Methods that are asynchronous elsewhere: a single stage has no staleness.
-TRAINED = [
-    ((0,), Method(policy="pipeoptim", microbatches=4), 1),
-    ((0,), Method(policy="vanilla", microbatches=2, accumulate=3), 3),
-    ((0, 0), Method(policy="stash", microbatches=4), 1),
-    ((0, 0, 0), Method(policy="sync", microbatches=2, clip_norm=1e9), 2),
-]
-
-
-def _check(
-    session: ClusterSession,
-    placement: Placement,
-    method: Method,
-    optimizer: str,
-    together: int,
-) -> Deployment:
-    spec, build = OPTIMIZERS[optimizer]
-    deployment = session.deploy(placement, method, spec)
-    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
-    state, _ = session.collect(deployment)
-    _assert_equal(state, _trained_plainly(build, together))
-    return deployment
-
-
-@pytest.mark.parametrize(("trained", "optimizer"), in_turns(TRAINED, OPTIMIZERS), ids=words)
-def test_a_single_stage_equals_a_plain_loop(
-    session: ClusterSession, trained: tuple[tuple[int, ...], Method, int], optimizer: str
-) -> None:
-    accelerators, method, together = trained
-    placement = Placement.from_assignment([0] * len(session.graph), accelerators)
-    _check(session, placement, method, optimizer, together)
 
 
 @st.composite
@@ -203,7 +160,10 @@ def test_synchronous_methods_equal_a_plain_loop_on_any_placement(
     event(f"{len(placement.stages)} stages")
     event(str(method.schedule))
     # Weight decay moves even a weight whose gradient is zero, but not one that has none.
-    deployment = _check(session, placement, method, "adamw", together)
+    deployment = session.deploy(placement, method, SPEC)
+    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
+    state, _ = session.collect(deployment)
+    _assert_equal(state, _trained_plainly(together))
     for workers in deployment.plan.pipeline.stages:
         held = session.stages_of(workers)
         for worker in workers[1:]:
