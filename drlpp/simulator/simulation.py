@@ -16,7 +16,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline, senders_to_all
-from drlpp.schedule.schedule import MOST_PASSES, Schedule
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Pricing
 from drlpp.simulator.playing.endless import endless_program
@@ -26,7 +26,7 @@ from drlpp.simulator.steady_state import Enough, SteadyState, find_steady_state
 from drlpp.specs.cluster import Cluster
 
 _LONG_WINDOW = 512
-"""Minibatches that are measured where there is no period, if so many can be written down."""
+"""Minibatches that are measured where there is no period."""
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,7 @@ def simulate(
     endless = endless_program(pipeline.numbered, method)
     steady: SteadyState | FiniteRun
     if endless is None:
-        passes = method.microbatches * len(pipeline.stages)
-        long = min(_LONG_WINDOW, MOST_PASSES // (2 * passes))
-        window = Window.plan(pipeline, max(minibatches, long), method)
+        window = Window.plan(pipeline, max(minibatches, _LONG_WINDOW), method)
         steady = FiniteRun.of(pipeline, method, window, pricing)
     else:
         steady = find_steady_state(endless, pricing.of, enough)

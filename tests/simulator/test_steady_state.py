@@ -20,6 +20,7 @@ from drlpp.simulator.playing.endless import endless_program, round_of
 from drlpp.simulator.playing.events import Play
 from drlpp.simulator.playing.finite_run import FiniteRun
 from drlpp.simulator.playing.program import TIED_UPDATE, Program
+from drlpp.simulator.playing.shapes import program_of
 from drlpp.simulator.simulation import Simulation, simulate
 from drlpp.simulator.steady_state import MOST_MINIBATCHES, SteadyState
 from tests.simulator.test_simulator_properties import METHODS, clusters, costed
@@ -125,6 +126,9 @@ def test_what_repeats_is_what_the_schedule_says(
     rounds = 3
     played = endless.rounds_before + rounds + endless.rounds_in_flight
     whole = Program.of(method.schedule_for(pipeline, (played + 1) * endless.minibatches))
+    compiled = program_of(pipeline, method, (played + 1) * endless.minibatches)
+    assert compiled.steps.same(whole.steps)
+    assert replace(compiled, steps=whole.steps) == whole
     before, steps, expected = (
         numpy.split(found.kinds, numpy.cumsum(found.counts)[:-1])
         for found in (endless.before.steps, endless.rounds, whole.steps)

@@ -17,6 +17,7 @@ from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Costs, Pricing
 from drlpp.simulator.playing.events import Play, play
 from drlpp.simulator.playing.program import ARRIVED, Program
+from drlpp.simulator.playing.shapes import program_of
 
 
 @dataclass(frozen=True)
@@ -126,4 +127,4 @@ class FiniteRun:
 @lru_cache(maxsize=8)
 def _compiled(shape: Pipeline, method: Method, minibatches: int) -> Program:
     """Return the program of a schedule; a search comes back to long ones of one shape."""
-    return Program.of(method.schedule_for(shape, minibatches))
+    return program_of(shape, method, minibatches)

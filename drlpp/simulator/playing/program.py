@@ -56,7 +56,7 @@ JOIN_SUM = -2
 # Of all workers, or of replicas and their copies of tied weights: nobody computes meanwhile.
 AWAIT_SUM = -3
 
-_HELD: dict[type, tuple[int, int]] = {
+HELD: dict[type, tuple[int, int]] = {
     Forward: (1, 0),
     Backward: (-1, 0),
     BackwardInput: (0, 1),
@@ -247,7 +247,7 @@ class _Compiler:
                         kinds[last_backward], self.summed[last_backward] = SUMMED_BACKWARD, sum_
                     step(kind, sum_)
                 case Pass():
-                    for number, change in enumerate(_HELD.get(type(action), ())):
+                    for number, change in enumerate(HELD.get(type(action), ())):
                         held[action.chunk][number] += change
                         now = held[action.chunk][number]
                         most[action.chunk][number] = max(most[action.chunk][number], now)
