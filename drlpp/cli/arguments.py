@@ -69,7 +69,7 @@ class Train:
     """Train the model of a placement with it, and evaluate it on held-out data.
 
     Results go to 'training' next to PLACEMENT. With another number of --workers a placement for
-    these is planned first.
+    these is planned first. --resume takes the run's own options where they are not given.
     """
 
     placement: Annotated[Path, typer.Argument(help="A placement.json.", metavar="PLACEMENT")]

@@ -26,6 +26,7 @@ from drlpp.errors import InvalidInput, did_you_mean
 from drlpp.io.run_folder import OPTIONS_NAME
 
 _NOT_KEPT = {"out", "resume"}
+_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule", "parameter-group"}
 
 _given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
 
@@ -129,13 +130,18 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _from_file(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of ``--config``."""
+        """Return the options of ``--config``; without it, of the training that is resumed."""
         from drlpp.io.documents import read_mapping
 
-        if not given.get("config"):
+        if given.get("config"):
+            file = Path(given["config"])
+            options = read_mapping(file)
+        elif given.get("resume") and given.get("placement"):
+            file = training_folder(Path(given["placement"]), given.get("out")) / OPTIONS_NAME
+            kept = read_mapping(file) if file.is_file() else {}
+            options = {name: one for name, one in kept.items() if _is_resumed(name, one, given)}
+        else:
             return {}
-        file = Path(given["config"])
-        options = read_mapping(file)
         known: dict[str, Any] = {}
         for parameter in self.params:
             if parameter.name not in ("config", "help", None):
@@ -159,6 +165,34 @@ class _Command(TyperCommand):
                     )
                 found[chosen.name] = _as_given(value, several=several)
         return found
+
+
+def training_folder(placement: Path, out: Path | str | None) -> Path:
+    """Return the folder of a training."""
+    return Path(out) if out else placement.parent / "training"
+
+
+def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
+    """Return whether a training that is resumed takes an option from its run.
+
+    No file names code that is imported: its user does, each time.
+
+    Raises:
+        InvalidInput: it is data that the user has to name.
+    """
+    if option == "elastic":
+        return not given.get("workers")
+    texts = [str(one) for one in (value if isinstance(value, list) else [value])]
+    if option == "parameter-group":
+        # Options of a group stand behind its patterns' colon.
+        texts = [text.partition(":")[2] for text in texts]
+    if option not in _MAY_NAME_CODE or not any(":" in text for text in texts):
+        return True
+    if option == "data" and not given.get("data"):
+        raise InvalidInput(
+            f"the run that is resumed has data of your own; name it again: --data {value}"
+        )
+    return False
 
 
 def _as_given(value: Any, *, several: bool) -> Any:

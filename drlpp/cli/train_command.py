@@ -10,7 +10,7 @@ from typing import Any
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.arguments import Train
 from drlpp.cli.command_line import console, resumable
-from drlpp.cli.commands import keep_options
+from drlpp.cli.commands import keep_options, training_folder
 from drlpp.cli.settings import read_words, same_model
 from drlpp.errors import InvalidInput
 from drlpp.io.progress_lines import ProgressLines, TimeLeft, shown
@@ -32,7 +32,7 @@ _SECONDS_ON_TERMINAL, _SECONDS_BETWEEN_LINES = 5.0, 30.0
 def train(given: Train) -> dict[str, Any]:
     """Run ``drlpp train``."""
     placement, workers, run, epochs = given.placement, given.workers, given.run, given.epochs
-    folder = run.out or placement.parent / "training"
+    folder = training_folder(placement, run.out)
     named = same_model(given.model, given.model_option)
     document = read_placement(placement, model=named)
     rates, stopping = _schedule(given.lr_schedule), _stopping(given.early_stopping)

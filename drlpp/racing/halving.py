@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drlpp.errors import RunFailure
+from drlpp.io.progress_lines import clock_text
 from drlpp.racing.training_race import PLAIN_NUMBER, Curve, Final, RaceEnd, Training, TrainingRace
 
 _SEARCHED_EVALUATIONS = 3
@@ -73,14 +74,18 @@ class _Course:
 
     def __post_init__(self) -> None:
         self.searched = min(_SEARCHED_EVALUATIONS * self.race.every, self.race.minibatches)
+        self._seconds_to_goal: float | None = None
         self.end = self._goal()
 
     def run(self) -> RaceEnd:
         """Run the three parts."""
         count, end = len(self.race.candidates), self.end
         chosen: dict[int, Training] = {}
+        own = [self._takes_rate_of(candidate) == candidate for candidate in range(count)]
+        finals = self.race.finals * min(count, 3)
         for candidate in range(count):
-            self.on_step(f"learning rates: candidate {candidate + 1} of {count}")
+            left = self._left(count - 1, finals, sum(own[candidate:]))
+            self.on_step(f"learning rates: candidate {candidate + 1} of {count}{left}")
             end.rates[candidate] = rate = self._rate(candidate)
             if rate is None:
                 failure = self._failure(candidate)
@@ -112,7 +117,22 @@ class _Course:
         point = curve.after(wanted)
         if point is None or point.loss is None:
             raise RunFailure(f"plain PyTorch, which sets the loss, failed: {curve.failure}")
+        self._seconds_to_goal = point.seconds
         return RaceEnd(race, point.loss, race.limit_seconds or _LIMIT * point.seconds)
+
+    def _left(self, halved: float, finals: int, searches: float = 0.0) -> str:
+        """Return how much time of training is left, as far as plain PyTorch has told the time.
+
+        Args:
+            halved: candidates that train on to the loss; finals: trainings of finalists;
+            searches: candidates that look for a learning rate.
+        """
+        if self._seconds_to_goal is None:
+            return ""
+        race = self.race
+        share = self.searched / (race.epochs * race.minibatches)
+        trainings = halved + finals + searches * len(race.rates) * share
+        return f", about {clock_text(trainings * self._seconds_to_goal)} of training left"
 
     def _trained(self, training: Training, minibatches: int) -> Curve:
         return self.train(training, lambda curve: curve.minibatches >= minibatches)
@@ -177,7 +197,9 @@ class _Course:
         running = sorted(chosen)
         while running:
             seconds = min(2 * seconds, limit)
-            self.on_step(f"halving: {len(running)} train for {seconds:.0f} s each")
+            trained = max(curves[c].seconds for c in running) / (self._seconds_to_goal or math.inf)
+            left = self._left(len(running) * max(1 - trained, 0), self.race.finals * 3)
+            self.on_step(f"halving: {len(running)} train for {seconds:.0f} s each{left}")
             curves |= {c: self.train(chosen[c], self._enough(seconds)) for c in running}
             if seconds >= limit or any(self._cost(curves[c]) <= seconds for c in running):
                 break
@@ -209,7 +231,8 @@ class _Course:
             return
 
         for number in range(1, count + 1):
-            self.on_step(f"final: {len(finalists)} train, {number} of {count}")
+            left = self._left(0, len(finalists) * (count - number + 1))
+            self.on_step(f"final: {len(finalists)} train, {number} of {count}{left}")
             for candidate in finalists if number % 2 else finalists[::-1]:
                 training = chosen[candidate]._replace(seed=number)
                 longest = _LONGEST_FINAL * curves[candidate].seconds

@@ -28,7 +28,7 @@ from drlpp.errors import InvalidCluster
 from drlpp.io.documents import Document, StrictRecord, first_problem, read_document
 from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
-DeviceType = Literal["cpu", "cuda", "xpu"]
+DeviceType = Literal["cpu", "cuda", "xpu", "mps"]
 """What torch calls the devices that workers may compute on, those of ``DEVICE_KINDS``."""
 
 
@@ -43,6 +43,7 @@ class DeviceChoice(StrEnum):
     CPU = "cpu"
     CUDA = "cuda"
     XPU = "xpu"
+    MPS = "mps"
 
     @property
     def demands_gpu(self) -> bool:
@@ -90,7 +91,7 @@ class Host(StrictRecord):
             and ``_``.
         count: of such machines.
         accelerators: of each.
-        device: their type, as torch names it: ``cpu``, ``cuda`` or ``xpu``.
+        device: their type, as torch names it: ``cpu``, ``cuda``, ``xpu`` or ``mps``.
         speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
         flops_per_second: what each computes of a model in training, instead of ``speed``, which
             then follows from the model's FLOPs (:meth:`Cluster.for_model`).

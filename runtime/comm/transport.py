@@ -44,7 +44,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.device.devices import is_gpu
+from drlpp.runtime.device.devices import has_streams
 from drlpp.runtime.ipc.protocol import Route
 
 
@@ -53,7 +53,7 @@ class Staging:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pinned = is_gpu(device)
+        self._pinned = has_streams(device)
 
     def to_host(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return copies in the host's memory; wait for the copies, and so for what they copy."""

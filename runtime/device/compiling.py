@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from drlpp.runtime.device.devices import DEVICE_KINDS
+
 IN_THIS_PROCESS: dict[str, Any] = {"compile_threads": 1}
 """Settings of inductor: no pool of processes, which would outlive a worker that is killed."""
 
@@ -22,6 +24,8 @@ def why_not_compiled(device: str = "cpu") -> str | None:
 
     if not hasattr(config, "custom_partitioner_fn"):
         return f"torch {torch.__version__} is too old to compile stages of a pipeline; install 2.13"
+    if not DEVICE_KINDS[device].compiled:
+        return f"nothing is compiled for {device}"
     if device != "cpu":
         return None if has_triton() else f"torch compiles for {device} with triton; install it"
     try:

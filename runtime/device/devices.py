@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -51,17 +52,37 @@ class DeviceKind(NamedTuple):
 
     Attributes:
         backend: of process groups of workers that have a device each, without the host's memory.
-        gloo_sums: whether Gloo can sum its tensors without copies in the host's memory.
+        has_events: whether it works behind the process that commands it, and events time it.
+        has_streams: whether torch gives access to streams of several devices; then it has pinned
+            memory, a generator for each device, and statistics of its allocator.
+        staged: whether Gloo needs copies in the host's memory of tensors that are sent.
+        gloo_sums: whether Gloo can sum its tensors without such copies.
+        has_float64: whether it computes in float64, unless torch tells of each device.
+        compiled: whether stages are compiled for it, which takes triton on a GPU.
     """
 
     backend: Backend
+    has_events: bool
+    has_streams: bool
+    staged: bool
     gloo_sums: bool
+    has_float64: bool = True
+    compiled: bool = True
 
 
 DEVICE_KINDS: dict[str, DeviceKind] = {
-    "cpu": DeviceKind("gloo", gloo_sums=True),
-    "cuda": DeviceKind("nccl", gloo_sums=True),
-    "xpu": DeviceKind("xccl", gloo_sums=False),
+    "cpu": DeviceKind("gloo", has_events=False, has_streams=False, staged=False, gloo_sums=True),
+    "cuda": DeviceKind("nccl", has_events=True, has_streams=True, staged=True, gloo_sums=True),
+    "xpu": DeviceKind("xccl", has_events=True, has_streams=True, staged=True, gloo_sums=False),
+    "mps": DeviceKind(
+        "gloo",
+        has_events=True,
+        has_streams=False,
+        staged=True,
+        gloo_sums=False,
+        has_float64=False,
+        compiled=False,
+    ),
 }
 """``auto`` takes the first type of GPU that torch finds here."""
 
@@ -112,10 +133,12 @@ class Accelerator:
         self.facts = DeviceFacts(memory_bytes=None if memory_bytes is None else int(memory_bytes))
         # Such as torch.cuda, for a GPU.
         self._torch: Any = None
-        if is_gpu(device):
+        self._kind = DEVICE_KINDS[device.type]
+        if self._kind.has_events:
             self._torch = torch.get_device_module(device)
-            # Streams, events and groups are those of the current device.
-            self._torch.set_device(device)
+            if self._kind.has_streams:
+                # Streams, events and groups are those of the current device.
+                self._torch.set_device(device)
             _start_autograd_on(device)
             self.facts = facts_of(device)
             if memory_bytes is not None:
@@ -150,8 +173,10 @@ class Accelerator:
 
     def synchronize(self) -> None:
         """Wait until the device has done all its work; a processor is never behind."""
-        if self._torch:
+        if self._kind.has_streams:
             self._torch.synchronize(self.device)
+        elif self._torch:
+            self._torch.synchronize()
 
     def seconds(self) -> float:
         """Return a time to take differences of, for what the device computed in between.
@@ -171,8 +196,12 @@ class Accelerator:
 
     def reset_peak_memory(self) -> None:
         """Begin to look for the peak anew."""
-        if self._torch:
+        if self._kind.has_streams:
             self._torch.reset_peak_memory_stats(self.device)
+            return
+        if self._torch:
+            # What its driver has allocated stays until then.
+            self._torch.empty_cache()
             return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
@@ -180,10 +209,13 @@ class Accelerator:
     def peak_memory_bytes(self) -> int:
         """Return the most memory in use since :meth:`reset_peak_memory`.
 
-        Of torch's allocator, or the resident size of the process, 0 where Linux does not tell.
+        Of torch's allocator, or of its driver's where that alone tells, free memory included; or
+        the resident size of the process, 0 where Linux does not tell.
         """
-        if self._torch:
+        if self._kind.has_streams:
             return int(self._torch.max_memory_allocated(self.device))
+        if self._torch:
+            return int(self._torch.driver_allocated_memory())
         with suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
@@ -202,33 +234,40 @@ class Accelerator:
 def facts_of(device: torch.device) -> DeviceFacts:
     """Ask torch about a GPU."""
     module: Any = torch.get_device_module(device)
+    type_, kind = cast(DeviceType, device.type), DEVICE_KINDS[device.type]
+    if not kind.has_streams:
+        # A host has one, which has no properties, and shares the host's memory.
+        memory = int(module.recommended_max_memory())
+        return DeviceFacts(type_, f"{type_} of {platform.machine()}", platform.node(), memory)
     found = module.get_device_properties(device)
-    backend = DEVICE_KINDS[device.type].backend
-    there = dist.is_available() and dist.is_backend_available(backend)
-    type_ = cast(DeviceType, device.type)
+    there = dist.is_available() and dist.is_backend_available(kind.backend)
     return DeviceFacts(type_, found.name, str(found.uuid), found.total_memory, there)
 
 
-def is_gpu(device: torch.device) -> bool:
-    """Return whether a device works behind the process, and copies from pinned memory meanwhile."""
-    return device.type != "cpu" and device.type in DEVICE_KINDS
+def has_streams(device: torch.device) -> bool:
+    """Return whether a device has streams, and so copies from and to pinned memory meanwhile."""
+    kind = DEVICE_KINDS.get(device.type)
+    return kind is not None and kind.has_streams
 
 
 def seed_generator(device: torch.device, seed: int) -> None:
     """Seed the random numbers that operators on a device draw, and those of no other device."""
-    generator = torch.default_generator
-    if is_gpu(device):
-        generator = torch.get_device_module(device).default_generators[device.index]
-    generator.manual_seed(seed)
+    if has_streams(device):
+        torch.get_device_module(device).default_generators[device.index].manual_seed(seed)
+    elif device.type == "cpu" or device.type not in DEVICE_KINDS:
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.get_device_module(device).manual_seed(seed)
 
 
 @cache
 def has_float64(device: torch.device) -> bool:
     """Return whether a device computes in float64; of Intel's GPUs, some do."""
-    if not is_gpu(device):
-        return True
+    kind = DEVICE_KINDS.get(device.type)
+    if kind is None or not kind.has_streams:
+        return kind is None or kind.has_float64
     properties = torch.get_device_module(device).get_device_properties(device)
-    return bool(getattr(properties, "has_fp64", True))
+    return bool(getattr(properties, "has_fp64", kind.has_float64))
 
 
 def in_most_digits(value: Tensor) -> Tensor:
@@ -331,7 +370,7 @@ def to_device_async(tensor: Tensor, device: torch.device) -> Tensor:
     """
     if tensor.device == device:
         return tensor
-    if not is_gpu(device):
+    if not has_streams(device):
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 

@@ -95,7 +95,7 @@ class ClusterSession:
         links: a cluster of as many accelerators, whose links are emulated: messages and sums take
             as long as on these, and a stage that needs more memory than an accelerator of it has
             fails. With ``speeds`` of its proportions it emulates that cluster.
-        device: what workers compute on: ``cpu``; ``cuda`` or ``xpu`` for the host's GPUs
+        device: what workers compute on: ``cpu``; ``cuda``, ``xpu`` or ``mps`` for the host's GPUs
             in turns; or ``auto`` for GPUs where there are any, unless workers are to be slower.
         cluster: a Ray cluster whose hosts the workers run on, instead of this machine: ``auto`` for
             the one that this machine belongs to, or ``HOST:PORT`` of its head. Its accelerators

@@ -78,8 +78,8 @@ class PipelineTrainer:
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
             :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
             ``changes.jsonl`` and is a note to ``observer``.
-        device: that workers compute on: ``cpu``, ``cuda``, ``xpu``, or ``auto`` for GPUs where
-            there are any; a checkpoint can be resumed on any of them.
+        device: that workers compute on: ``cpu``, ``cuda``, ``xpu``, ``mps``, or ``auto`` for GPUs
+            where there are any; a checkpoint can be resumed on any of them.
         speeds, links: of every worker, to emulate accelerators, as :class:`ClusterSession` says.
         cluster: address of a Ray cluster, as :class:`ClusterSession` says; the hosts of the
             placement are found there by their names, addresses or labels, or by their size; with

@@ -98,7 +98,7 @@ def test_train_agent_says_its_own_name() -> None:
         ("CLUSTER", ("speed: 0.5", "price: 0"), "field 'hosts.1.price'"),
         ("CLUSTER", ("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own"),
         ("CLUSTER", ("name: slow,", 'name: "slow\\ner",'), r"has the control character '\n'"),
-        ("CLUSTER", ("device: cuda,", "device: tpu,"), "'cpu', 'cuda' or 'xpu'"),
+        ("CLUSTER", ("device: cuda,", "device: tpu,"), "'cpu', 'cuda', 'xpu' or 'mps'"),
     ],
 )  # fmt: skip
 def test_files_that_somebody_has_edited(

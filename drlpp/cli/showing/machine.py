@@ -88,7 +88,8 @@ def gpus() -> Finding:
         names = ", ".join(f"{gpu.name} ({decimal(gpu.memory_bytes or 0)})" for gpu in found)
         library = found[0].kind.backend.upper()
         if found[0].has_backend:
-            return Finding("GPUs", "ok", f"{names}; {library} is built into torch")
+            ours = "" if library == "GLOO" else f"; {library} is built into torch"
+            return Finding("GPUs", "ok", f"{names}{ours}")
         advice = f"without {library} tensors go through the host's memory: install torch's build "
         return Finding("GPUs", "note" if len(found) > 1 else "ok", names, f"{advice}for {kind}")
     if shutil.which("nvidia-smi") is None:

@@ -53,6 +53,7 @@ def intel(number: int) -> DeviceFacts:
         ([intel(0), intel(1)], Transport("xccl", directed=True)),
         ([intel(0), gpu(1)], STAGED),
         ([replace(intel(0), has_backend=False), replace(intel(1), has_backend=False)], STAGED),
+        ([DeviceFacts("mps", "GPU", "one"), DeviceFacts("mps", "GPU", "another")], STAGED),
     ],
 )
 def test_nccl_where_every_worker_has_a_gpu_of_its_own(
@@ -158,7 +159,7 @@ def test_without_tags_tensors_go_in_order_and_complex_ones_in_halves() -> None:
     assert given == [(1,), (2, 2), (4,)]
 
 
-@pytest.mark.parametrize("kind", ["cpu", "xpu"])
+@pytest.mark.parametrize("kind", ["cpu", "mps"])
 def test_sums_go_through_copies_where_gloo_cannot_read_the_device(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

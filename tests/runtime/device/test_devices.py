@@ -60,7 +60,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (torch.cuda, torch.xpu):
+    for module in (torch.cuda, torch.xpu, torch.mps):
         monkeypatch.setattr(module, "is_available", lambda: False)
 
 
@@ -82,21 +82,31 @@ class Event:
         return 1000.0 * (other.number - self.number)
 
 
-def test_gpus_of_intel(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> None:
-    """As far as torch's module is asked, which this one stands for."""
+@pytest.mark.parametrize(("kind", "index", "memory"), [("xpu", 1, 2**34), ("mps", 0, 2**33)])
+def test_gpus_of_intel_and_apple(
+    monkeypatch: pytest.MonkeyPatch, no_gpu: None, kind: str, index: int, memory: int
+) -> None:
+    """As far as torch's modules are asked, which this one stands for."""
     module = SimpleNamespace(
         is_available=lambda: True,
-        device_count=lambda: 2,
+        device_count=lambda: 1 + index,
         set_device=lambda device: calls.append(f"set {device.index}"),
         synchronize=lambda device: calls.append(f"synchronize {device.index}"),
         get_device_properties=lambda device: Properties("Arc", f"uuid-{device.index}", 2**34),
+        recommended_max_memory=lambda: 2**33,
         Event=Event,
         reset_peak_memory_stats=lambda device: calls.append(f"reset {device.index}"),
         max_memory_allocated=lambda device: 7000,
+        empty_cache=lambda: None,
+        driver_allocated_memory=lambda: 7000,
         default_generators=[torch.Generator(), torch.Generator()],
+        manual_seed=lambda seed: calls.append(f"seed {seed}"),
         calls=(calls := []),
     )
-    monkeypatch.setattr(torch, "xpu", module)
+    if kind == "mps":
+        # Its functions name no device.
+        module.synchronize = lambda: calls.append("synchronize 0")
+    monkeypatch.setattr(torch, kind, module)
     # Torch would remember its own modules.
     monkeypatch.setattr(
         torch, "get_device_module", lambda device: getattr(torch, torch.device(device).type)
@@ -104,21 +114,21 @@ def test_gpus_of_intel(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> None:
     monkeypatch.setattr(devices, "_start_autograd_on", lambda _: None)
     devices.has_float64.cache_clear()
     accelerator = accelerator_of("auto", 3)
-    assert accelerator.device == torch.device("xpu", 1) == accelerator_of("xpu", 3).device
-    assert (accelerator.facts.type, accelerator.facts.memory_bytes) == ("xpu", 2**34)
+    assert accelerator.device == torch.device(kind, index) == accelerator_of(kind, 3).device
+    assert (accelerator.facts.type, accelerator.facts.memory_bytes) == (kind, memory)
     clock = accelerator.new_clock()
     ((first, second),) = clock.read([(clock.mark(), clock.mark())])
     assert second - first == pytest.approx(1.0)
     accelerator.reset_peak_memory()
     assert accelerator.peak_memory_bytes() == 7000
     accelerator.synchronize()
-    assert calls[-1] == "synchronize 1"
+    assert calls[-1] == f"synchronize {index}"
     devices.seed_generator(accelerator.device, 12)
-    assert module.default_generators[1].initial_seed() == 12
+    assert calls[-1] == "seed 12" or module.default_generators[index].initial_seed() == 12
     accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.int64)])
     devices.has_float64.cache_clear()
     module.get_device_properties = lambda _: SimpleNamespace(name="Arc", has_fp64=False)
-    with pytest.raises(InvalidCluster, match="device xpu has no float64"):
+    with pytest.raises(InvalidCluster, match=f"device {kind} has no float64"):
         accelerator.check_types([torch.ones(1), torch.ones(1, dtype=torch.float64)])
 
 
@@ -184,9 +194,10 @@ def test_a_processor_where_it_is_asked_for_or_there_is_no_gpu(
     [
         (lambda: accelerator_of("cuda", 0), "device is cuda, but PyTorch finds no GPU on this"),
         (lambda: accelerator_of("xpu", 0), "device is xpu, but PyTorch finds no GPU on this"),
+        (lambda: accelerator_of("mps", 0), "device is mps, but PyTorch finds no GPU on this"),
         (
-            lambda: ClusterSession(PERCEPTRON, device="mps"),
-            "'mps'; expected auto, cpu, cuda or xpu",
+            lambda: ClusterSession(PERCEPTRON, device="tpu"),
+            "'tpu'; expected auto, cpu, cuda, xpu or mps",
         ),
         (
             lambda: ClusterSession(PERCEPTRON, 2, speeds=[1, 0.5], device="cuda"),
