@@ -189,7 +189,8 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     def _check_action(self, action: Any) -> None:
         """Refuse an action of another length, or with a number out of range."""
-        found, most = np.asarray(action), self.memory.accelerators
+        found = np.asarray(action)
+        most = getattr(self.action_space, "nvec", self.memory.accelerators)
         if found.shape != self.action_space.shape:
             raise InvalidInput(
                 f"the action has shape {found.shape}; expected {self.action_space.shape}, as the "
@@ -202,7 +203,7 @@ class PlacementEnv(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
             number = int(wrong[0])
             raise InvalidInput(
                 f"entry {number} of the action is {found[number]:.9g}; expected a whole number "
-                f"from 0 to {most - 1}"
+                f"from 0 to {np.broadcast_to(most, found.shape)[number] - 1}"
             )
 
 

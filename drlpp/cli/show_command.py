@@ -17,8 +17,9 @@ from drlpp.cli.showing.tables import describe, describe_measurements, report_lin
 from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
 from drlpp.costs.cost_table import read_profile
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.io.documents import content_of, read_any_document, write_document
+from drlpp.io.documents import content_of, read_any_document, read_mapping, write_document
 from drlpp.io.progress_lines import shown
+from drlpp.io.run_folder import OPTIONS_NAME
 from drlpp.placement.placement_file import read_placement
 from drlpp.report.page import write_report
 
@@ -107,6 +108,10 @@ def _show_file(file: Path) -> Any:
     if file.suffix == ".jsonl":
         console.print(describe_measurements(file))
         return [json.loads(line) for line in file.read_text().splitlines()]
+    if file.name == OPTIONS_NAME:
+        options = read_mapping(file)
+        console.print(file.read_text().rstrip())
+        return options
     document = read_profile(file) if file.suffix == ".csv" else read_any_document(file)
     console.print(describe(document))
     return content_of(document)

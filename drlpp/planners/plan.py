@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,13 +16,13 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidCluster, InvalidInput, NothingFits
+from drlpp.errors import InvalidCluster, InvalidInput, ModelNote, NothingFits
 from drlpp.io.documents import first_problem
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
-from drlpp.planners.planning import SEARCH, best_plan
+from drlpp.planners.planning import SEARCH, best_plan, fitting
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search import Space, Vary
+from drlpp.planners.search import Judge, Space, Vary
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster, read_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -110,10 +112,12 @@ def plan(
         replicate=replicate,
         seed=seed,
     )
+    varied = vary
     if vary is None and "in_flight_per_link" in method.model_fields_set:
         vary = frozenset()
     space = Space(method, vary, most_staleness, costs.batch_size)
-    found = plan_or_way_out(problem, space, planner, costs.batch_size)
+    fixed = method.model_fields_set if varied is None else set(Vary)
+    found = plan_or_way_out(problem, space, planner, costs.batch_size, fixed)
     return replace(
         found,
         ways=tuple(ways_of_training(problem, costs.batch_size).best()),
@@ -124,23 +128,44 @@ def plan(
     )
 
 
-def plan_or_way_out(problem: PlanningProblem, space: Space, planner: str, batch_size: int) -> Plan:
-    """Return the best plan.
+def plan_or_way_out(
+    problem: PlanningProblem,
+    space: Space,
+    planner: str,
+    batch_size: int,
+    fixed: Collection[str] = (),
+) -> Plan:
+    """Return the best plan; where none fits into memory, one of a method that needs less.
+
+    Args:
+        problem, space, planner: as of :func:`~drlpp.planners.planning.best_plan`.
+        batch_size: samples of a minibatch.
+        fixed: options of the method that stay as they are.
 
     Raises:
-        NothingFits: no placement fits into memory; it names what would without a pipeline.
+        NothingFits: no such plan fits either; it names what would fit without a pipeline.
     """
     try:
         return best_plan(problem, space, planner)
     except NothingFits as error:
+        with suppress(NothingFits):
+            less = fitting(problem, space, planner, fixed)
+            its_problem = Judge(problem, less).problem_of(less.method)
+            found = best_plan(its_problem, less, planner)
+            warnings.warn(
+                f"nothing fits into memory with {space.method}: planned with {found.method}",
+                ModelNote,
+                stacklevel=3,
+            )
+            return found
         ways = ways_of_training(problem, batch_size).best()
-        fitting = [way for way in ways if way.fits and way.way.same_updates]
-        if not fitting:
+        fits = [way for way in ways if way.fits and way.way.same_updates]
+        if not fits:
             raise
-        best = min(fitting, key=lambda way: way.seconds_per_minibatch)
+        best = min(fits, key=lambda way: way.seconds_per_minibatch)
         raise NothingFits(
-            f"{error}. Without a pipeline torch's {best.way.torch} fits, on "
-            f"{len(best.accelerators)} accelerators in {best.passes} passes, at a predicted "
+            f"{error}. Without a pipeline {best.way.torch} fits (accelerators: "
+            f"{len(best.accelerators)}, passes of a minibatch: {best.passes}), at a predicted "
             f"{seconds_text(best.seconds_per_minibatch)} a minibatch"
         ) from error
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -83,9 +83,6 @@ def best_plan(
 ) -> Plan:
     """Return the fastest plan, by the simulator, that a planner finds.
 
-    Where nothing fits into memory with the space's method, and nobody says what may vary,
-    minibatches are divided further, or activations recomputed, until something fits.
-
     Args:
         problem: its workload is that of the space's method; its seed is used.
         space: the methods that may be chosen.
@@ -97,12 +94,7 @@ def best_plan(
         NothingFits: nothing that was looked at fits into memory.
         InvalidInput: there is no such planner, or the method can run nothing of what it finds.
     """
-    begin, asked = time.perf_counter(), space.method
-    if begin_with is None and space.vary is None and any(problem.cluster.memory_bytes):
-        try:
-            begin_with = baseline_plans(problem, space)
-        except NothingFits:
-            problem, space = _fitting(problem, space)
+    begin = time.perf_counter()
     if planner == SEARCH:
         found = _searched(problem, space, limits, begin_with)
     elif planner in PLANNERS:
@@ -117,29 +109,38 @@ def best_plan(
     else:
         known = ", ".join((SEARCH, *PLANNERS))
         raise InvalidInput(f"planner {planner!r} is unknown; there are {known}")
-    if space.method != asked:
-        found = replace(found, note=f"nothing fits with {asked}\n{found.note}".strip())
     return replace(found, planner_seconds=time.perf_counter() - begin)
 
 
-def _fitting(problem: PlanningProblem, space: Space) -> tuple[PlanningProblem, Space]:
-    """Return a problem and a space in which something fits: of those that do, the fastest."""
-    judge = Judge(problem, replace(space, vary=frozenset({Vary.MICROBATCHES, Vary.RECOMPUTE})))
-    found: list[tuple[float, PlanningProblem, Space]] = []
-    error: InvalidInput | None = None
+def fitting(problem: PlanningProblem, space: Space, planner: str, fixed: Collection[str]) -> Space:
+    """Return a space with a method of which something fits into memory: the fastest of those.
+
+    They differ from the space's method in more microbatches, and in recomputing activations.
+
+    Args:
+        problem: of the space's method, of which nothing fits.
+        space: the methods that may be chosen.
+        planner: a baseline that is asked, or the search, for which gpipe and pipedream are.
+        fixed: options of the method that stay as they are.
+
+    Raises:
+        NothingFits: nothing of these methods fits either.
+    """
+    vary = {one for one in (Vary.MICROBATCHES, Vary.RECOMPUTE) if one not in fixed}
+    judge = Judge(problem, replace(space, vary=frozenset(vary)))
+    asked = (planner,) if planner in PLANNERS else _QUICK
+    found: list[tuple[float, Space]] = []
     for method in judge.space.methods:
-        if method.microbatches >= space.method.microbatches:
-            other, its_space = judge.problem_of(method), replace(space, method=method)
-            proposed = chain.from_iterable(_tried(other, {name: PLANNERS[name]}) for name in _QUICK)
-            try:
-                fastest = _simulated(other, its_space, proposed)[0]
-                found.append((fastest.seconds_per_minibatch, other, its_space))
-            except InvalidInput as failed:
-                error = failed
+        if method.microbatches < space.method.microbatches or method == space.method:
+            continue
+        other, its_space = judge.problem_of(method), replace(space, method=method)
+        proposed = chain.from_iterable(_tried(other, {name: PLANNERS[name]}) for name in asked)
+        with suppress(InvalidInput):
+            fastest = _simulated(other, its_space, proposed)[0]
+            found.append((fastest.seconds_per_minibatch, its_space))
     if not found:
-        raise error or NothingFits("nothing fits into memory")
-    _, problem, space = min(found, key=lambda one: one[0])
-    return problem, space
+        raise NothingFits("nothing fits into memory with more microbatches or recomputation")
+    return min(found, key=lambda one: one[0])[1]
 
 
 def baseline_plans(problem: PlanningProblem, space: Space) -> tuple[Plan, ...]:

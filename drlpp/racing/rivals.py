@@ -209,8 +209,8 @@ def _flushed(schedule: str, grounds: Grounds) -> Iterator[Candidate]:
 
 def _planned(grounds: Grounds) -> Iterator[Candidate]:
     """Yield what ``drlpp plan`` finds, and its depth, unless nothing fits or is fresh enough."""
-    planned = grounds.planned() if grounds.planned else None
     try:
+        planned = grounds.planned() if grounds.planned else None
         yield best_plan(
             grounds.problem(grounds.method), grounds.space, begin_with=planned
         ).candidate

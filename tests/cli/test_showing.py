@@ -100,7 +100,9 @@ def test_names_with_brackets_are_printed_as_they_are() -> None:
     assert "[bold]layer" in rendered(describe(graph))
 
 
-def test_a_table_of_costs_is_shown(tmp_path: Path) -> None:
+def test_a_table_of_costs_and_the_options_of_a_run_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("budget: 8\n")
+    assert "budget: 8" in done("show", tmp_path / "run.yaml").words
     (tmp_path / "costs.csv").write_text("name,forward_ms,backward_ms\nhead,3,6\n")
     assert "head 3.00 ms" in done("show", tmp_path / "costs.csv").words
 

@@ -22,7 +22,7 @@ from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
-from drlpp.planners import PlanningProblem, Space, simulated
+from drlpp.planners import PlanningProblem, Space, Vary, simulated
 from drlpp.planners.plan import plan_or_way_out, planning_problem, ways_of_training
 from drlpp.planners.search import Judge
 from drlpp.racing.rivals import YOURS
@@ -94,7 +94,8 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
             stacklevel=2,
         )
     with shown(console, f"planning with {given.planner}"):
-        found = plan_or_way_out(planned, space, given.planner, costs.batch_size)
+        fixed = method.options if search.vary is None else set(Vary)
+        found = plan_or_way_out(planned, space, given.planner, costs.batch_size, fixed)
     if objective != "seconds":
         # Others are told by their seconds.
         found = replace(found, others=())
