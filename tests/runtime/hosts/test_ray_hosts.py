@@ -219,7 +219,7 @@ def runs(process: int) -> bool:
     return Path(f"/proc/{process}/exe").exists()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up
