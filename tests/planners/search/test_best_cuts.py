@@ -115,7 +115,7 @@ SPEEDS = st.lists(st.sampled_from([0.5, 1.0]), min_size=2, max_size=4)
 
 
 @given(problem=problems(max_operators=5, hosts=1), speeds=SPEEDS, seed=SEEDS)
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_no_order_of_unlike_accelerators_has_a_faster_slowest_stage(
     problem: PlanningProblem, speeds: list[float], seed: int
 ) -> None:

@@ -85,15 +85,15 @@ def test_the_best_of_all_candidates_of_a_small_problem_is_found() -> None:
 @given(most=st.integers(0, 4), seed=st.integers(0, 20))
 @settings(max_examples=2)
 def test_staleness_and_memory_are_kept(most: int, seed: int) -> None:
-    free = problem(8, seed)
+    free = problem(6, seed)
     space = Space(Method(), BOTH, most_staleness=most)
     found = search(Judge(free, space), [], SHORT, seed)[0]
-    graph = generate("layered", 8, seed).graph
+    graph = generate("layered", 6, seed).graph
     assert max(ExecutionPlan.of(found.candidate, graph, 3).delays) <= most
     judge = Judge(free, Space(Method(), BOTH))
     unlimited = search(judge, [], SHORT, seed)[0]
     needed = max(in_memory(judge, unlimited.candidate).memory_bytes)
-    tight = problem(8, seed, memory=0.8 * needed)
+    tight = problem(6, seed, memory=0.8 * needed)
     judge = Judge(tight, Space(Method(), BOTH | {Vary.RECOMPUTE}))
     try:
         candidate = search(judge, [unlimited.candidate], SHORT, seed)[0].candidate
