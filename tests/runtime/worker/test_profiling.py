@@ -40,7 +40,7 @@ WIDE = ModelReference.named("tests.runtime.worker.test_profiling:wide")
 @pytest.fixture(scope="module")
 def profile() -> Iterator[Profile]:
     with ClusterSession(capture(WIDE), workers=2) as session:
-        yield session.profile(repeats=6)[0]
+        yield session.profile(repeats=15)[0]
 
 
 def test_the_bytes_kept_for_the_backward_are_counted_once(profile: Profile) -> None:
@@ -55,8 +55,8 @@ def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Pro
     assert profile.prediction_seconds_per_byte > 0
     # Which of the two an update's time is told as depends on how quiet the machine is.
     assert profile.update_overhead_seconds + profile.update_seconds_per_byte > 0
-    # All of a backward, if the other half of it was measured in a disturbed moment.
-    assert 0 < profile.weight_share <= 1
+    # Nothing or all of a backward, if a half of it was measured in a disturbed moment.
+    assert 0 <= profile.weight_share <= 1
 
 
 @pytest.mark.system
