@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -78,7 +78,14 @@ def named_arguments(node: fx.Node) -> dict[str, Any]:
     """Return the arguments of an aten operator by their names in its schema."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
-    return dict(zip(_schema(node.target).names, node.args, strict=False)) | node.kwargs
+    return named(node.target, node.args, node.kwargs)
+
+
+def named(
+    operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what an aten operator is called with by the names in its schema."""
+    return dict(zip(_schema(operator).names, args, strict=False)) | dict(kwargs)
 
 
 def nodes_in(value: object) -> list[fx.Node]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +21,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.planning import SEARCH, best_plan, fitting
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search import Judge, Space, Vary
+from drlpp.planners.search import Space, Vary
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster, read_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -112,11 +111,10 @@ def plan(
         replicate=replicate,
         seed=seed,
     )
-    varied = vary
+    fixed = method.model_fields_set if vary is None else set(Vary)
     if vary is None and "in_flight_per_link" in method.model_fields_set:
         vary = frozenset()
     space = Space(method, vary, most_staleness, costs.batch_size)
-    fixed = method.model_fields_set if varied is None else set(Vary)
     found = plan_or_way_out(problem, space, planner, costs.batch_size, fixed)
     return replace(
         found,
@@ -148,10 +146,8 @@ def plan_or_way_out(
     try:
         return best_plan(problem, space, planner)
     except NothingFits as error:
-        with suppress(NothingFits):
-            less = fitting(problem, space, planner, fixed)
-            its_problem = Judge(problem, less).problem_of(less.method)
-            found = best_plan(its_problem, less, planner)
+        if (less := fitting(problem, space, planner, fixed)) is not None:
+            found = best_plan(*less, planner)
             warnings.warn(
                 f"nothing fits into memory with {space.method}: planned with {found.method}",
                 ModelNote,

@@ -112,24 +112,24 @@ def best_plan(
     return replace(found, planner_seconds=time.perf_counter() - begin)
 
 
-def fitting(problem: PlanningProblem, space: Space, planner: str, fixed: Collection[str]) -> Space:
-    """Return a space with a method of which something fits into memory: the fastest of those.
+def fitting(
+    problem: PlanningProblem, space: Space, planner: str, fixed: Collection[str]
+) -> tuple[PlanningProblem, Space] | None:
+    """Return problem and space of a method of which something fits into memory, if there is any.
 
-    They differ from the space's method in more microbatches, and in recomputing activations.
+    It is the fastest of those that have more microbatches than the space's method, or recompute
+    activations.
 
     Args:
         problem: of the space's method, of which nothing fits.
         space: the methods that may be chosen.
         planner: a baseline that is asked, or the search, for which gpipe and pipedream are.
         fixed: options of the method that stay as they are.
-
-    Raises:
-        NothingFits: nothing of these methods fits either.
     """
     vary = {one for one in (Vary.MICROBATCHES, Vary.RECOMPUTE) if one not in fixed}
     judge = Judge(problem, replace(space, vary=frozenset(vary)))
     asked = (planner,) if planner in PLANNERS else _QUICK
-    found: list[tuple[float, Space]] = []
+    found: list[tuple[float, PlanningProblem, Space]] = []
     for method in judge.space.methods:
         if method.microbatches < space.method.microbatches or method == space.method:
             continue
@@ -137,10 +137,8 @@ def fitting(problem: PlanningProblem, space: Space, planner: str, fixed: Collect
         proposed = chain.from_iterable(_tried(other, {name: PLANNERS[name]}) for name in asked)
         with suppress(InvalidInput):
             fastest = _simulated(other, its_space, proposed)[0]
-            found.append((fastest.seconds_per_minibatch, its_space))
-    if not found:
-        raise NothingFits("nothing fits into memory with more microbatches or recomputation")
-    return min(found, key=lambda one: one[0])[1]
+            found.append((fastest.seconds_per_minibatch, other, its_space))
+    return min(found, key=lambda one: one[0])[1:] if found else None
 
 
 def baseline_plans(problem: PlanningProblem, space: Space) -> tuple[Plan, ...]:

@@ -27,6 +27,7 @@ from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from drlpp.capturing.aten import named
 from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
 from drlpp.runtime.stage.passes.operators import draws, passes_in, seeded, without_autocast
 from drlpp.runtime.stage.passes.passes import StageValues
@@ -238,8 +239,7 @@ def _make_compilable(node: fx.Node, precision: Precision) -> None:
         return
     if called._opname in _RECURRENT:
         raise CannotBeCompiled(f"torch would unroll its recurrent layers ({called._opname})")
-    names = [argument.name for argument in called._schema.arguments]
-    given = dict(zip(names, arguments[place:], strict=False)) | node.kwargs
+    given = named(called, arguments[place:], node.kwargs)
     if not draws(called, given):
         return
     if name is not None and called is aten.dropout.default:

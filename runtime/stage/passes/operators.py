@@ -53,12 +53,14 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 def draws(operator: object, arguments: Mapping[str, Any]) -> bool:
     """Return whether an operator draws random numbers: not one whose dropout drops nothing."""
-    if not isinstance(operator, OpOverload):
+    if not isinstance(operator, OpOverload) or (
+        torch.Tag.nondeterministic_seeded not in operator.tags
+    ):
         return False
     known = {argument.name: argument.default_value for argument in operator._schema.arguments}
     known |= arguments
     drops = [known[name] for name in ("p", "dropout", "dropout_p", "train") if name in known]
-    return torch.Tag.nondeterministic_seeded in operator.tags and all(drops)
+    return all(drops)
 
 
 def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
