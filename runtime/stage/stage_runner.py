@@ -23,6 +23,7 @@ from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import OWN, weight_groups
 from drlpp.runtime.weights.optimizers import OptimizerState
+from drlpp.runtime.weights.policies import Vanilla
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -125,7 +126,7 @@ class StageRunner:
             self.weights.newest,
             self.buffers,
         )
-        same = all(policy.same_in_backward for policy in self.weights.policies)
+        same = not any(isinstance(policy, Vanilla) for policy in self.weights.policies)
         self._compiled = compiler.compiled(
             program,
             values,
@@ -162,7 +163,7 @@ class StageRunner:
         """
         passed = InFlight(received)
         recomputed = part in self._plan.recomputed
-        with self.weights.for_forward(part) as weights:
+        with self.weights.lent(part) as weights:
             if part in self._plan.kept and not recomputed:
                 passed.weights = self.weights.kept_for_replay(weights)
             with torch.set_grad_enabled(not recomputed):
@@ -190,7 +191,7 @@ class StageRunner:
         passed = self._in_flight[part]
         # Running statistics have seen this part already.
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        with self.weights.for_backward(part) as weights:
+        with self.weights.lent(part, backward=True) as weights:
             passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
 
     def _call(
@@ -246,7 +247,7 @@ class StageRunner:
         leaves = list(passed.leaves.values())
         found: Sequence[Tensor | None] = [None] * (len(leaves) + len(self.weights.names))
         with (
-            self.weights.for_backward(part) as weights,
+            self.weights.lent(part, backward=True) as weights,
             self.weights.collecting(weights, last=last),
         ):
             if ends and (leaves or weights):
@@ -264,7 +265,7 @@ class StageRunner:
         """
         passed = self._in_flight[part]
         ends, seeds = passed.ends(gradients, self.method.applied_loss_scale)
-        with self.weights.for_backward(part) as weights:
+        with self.weights.lent(part, backward=True) as weights:
             passed.half_done = SplitBackward(ends, seeds, list(passed.leaves.values()), weights)
         # From here on autograd's graph alone keeps what the other half needs.
         passed.outputs, passed.loss = {}, None
@@ -274,7 +275,7 @@ class StageRunner:
         """Perform the other half, and add to the gradients of the next update."""
         half_done = self._in_flight.pop(part).half_done
         assert half_done is not None, "the half for inputs comes first"
-        with self.weights.for_backward(part):
+        with self.weights.lent(part, backward=True):
             self.weights.add(half_done.of_weights())
         self.weights.done_with(part)
 

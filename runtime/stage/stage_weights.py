@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
-from drlpp.runtime.weights.policies import WeightPolicy
+from drlpp.runtime.weights.policies import Stash, WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 
@@ -120,13 +120,13 @@ class StageWeights:
 
     # Passes
 
-    def for_forward(self, part: MicrobatchId) -> AbstractContextManager[list[Tensor]]:
-        """Lend the weights of a forward, in the order of ``names``."""
-        return self._lent(lambda group: group.policy.forward_weights(self._use(group, part)))
-
-    def for_backward(self, part: MicrobatchId) -> AbstractContextManager[list[Tensor]]:
-        """Lend the weights of a backward, or of a recomputation, in the order of ``names``."""
-        return self._lent(lambda group: group.policy.backward_weights(self._use(group, part)))
+    def lent(
+        self, part: MicrobatchId, *, backward: bool = False
+    ) -> AbstractContextManager[list[Tensor]]:
+        """Lend what a forward uses, or a backward or recomputation, in the order of ``names``."""
+        return self._lent(
+            lambda group: group.policy.lent(self._use(group, part), backward=backward)
+        )
 
     def _use(self, group: WeightGroup, part: MicrobatchId) -> Any:
         return self.plans[group.tie].uses[part]
@@ -306,7 +306,7 @@ class StageWeights:
         """Return what a forward was lent, as :meth:`replaying` needs it."""
         return {
             tie: None
-            if any(group.policy.stashes for group in self._of[tie])
+            if any(isinstance(group.policy, Stash) for group in self._of[tie])
             else [weight.detach().clone() for weight in weights] or None
             for tie, weights in self._by_tie(lent)
         }
@@ -318,9 +318,9 @@ class StageWeights:
         newest = {tie: [w.detach().clone() for w in self._weights[tie]] for tie in written}
         with self._lent(
             lambda group: (
-                _themselves(group.policy.weights)
+                nullcontext(group.policy.weights)
                 if group.tie in written
-                else group.policy.forward_weights(self._use(group, part))
+                else group.policy.lent(self._use(group, part))
             )
         ) as lent:
             for tie, weights in written.items():
@@ -364,11 +364,6 @@ def clip(weights: Sequence[Tensor], norm: float, clip_norm: float) -> None:
             if weight.grad is not None:
                 # Not in place: autograd may give one tensor to two weights, or to a message.
                 weight.grad = weight.grad * scale
-
-
-@contextmanager
-def _themselves(weights: list[Tensor]) -> Iterator[list[Tensor]]:
-    yield weights
 
 
 def _overwrite(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:

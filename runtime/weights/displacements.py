@@ -33,25 +33,13 @@ class PredictedWeights(Vanilla):
     Where nothing is to be looked ahead, as on the last stage, nothing is copied.
     """
 
-    predicts = True
-    same_in_backward = False
-
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)
         self._cache: list[Tensor] = []
 
     @contextmanager
-    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        with self._displaced(use.forward_lead) as weights:
-            yield weights
-
-    @contextmanager
-    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        with self._displaced(use.backward_lead) as weights:
-            yield weights
-
-    @contextmanager
-    def _displaced(self, lead: int) -> Iterator[list[Tensor]]:
+    def lent(self, use: WeightUse, *, backward: bool = False) -> Iterator[list[Tensor]]:
+        lead = use.backward_lead if backward else use.forward_lead
         if lead == 0:
             yield self.weights
             return
@@ -93,18 +81,6 @@ class PredictedWeights(Vanilla):
     def _recover(self) -> None:
         """Restore W_t, bit for bit."""
         torch._foreach_copy_(self.weights, self._cache)
-
-    def _step(self) -> None:
-        with torch.no_grad():
-            self._before_step()
-            super()._step()
-            self._after_step()
-
-    def _before_step(self) -> None:
-        """Prepare for the optimizer's step, when the new gradients are in ``grad``."""
-
-    def _after_step(self) -> None:
-        """Note that the optimizer has made its step."""
 
     def copies(self) -> list[Tensor]:
         return self._cache
@@ -171,9 +147,12 @@ class LastStep(PredictedWeights):
         self._ratio: float | None = None
         self._rate = 0.0
 
-    def _before_step(self) -> None:
-        self._keep_weights()
-        self._rate = float(self.optimizer.param_groups[0]["lr"])
+    @torch.no_grad()
+    def _step(self, *, skipped: bool) -> None:
+        if not skipped:
+            self._keep_weights()
+            self._rate = float(self.optimizer.param_groups[0]["lr"])
+        super()._step(skipped=skipped)
 
     def _displace(self, lead: int, rate_sum: float) -> None:
         """Move, and leave W_t in the storage of W_{t−1}."""
@@ -254,7 +233,8 @@ class AdamStep(PredictedWeights):
         super().__init__(weights, optimizer)
         self._moments: PolicyState = [{} for _ in self.weights]
 
-    def _before_step(self) -> None:
+    @torch.no_grad()
+    def _step(self, *, skipped: bool) -> None:
         for weight, moments in zip(self.weights, self._moments, strict=True):
             if weight.grad is None:
                 continue
@@ -267,6 +247,7 @@ class AdamStep(PredictedWeights):
             moments["second"].mul_(_SECOND_DECAY)
             moments["second"].addcmul_(gradient, gradient.conj(), value=1 - _SECOND_DECAY)
             moments["step"] += 1
+        super()._step(skipped=skipped)
 
     def _move(self, lead: int, rate_sum: float) -> None:
         """Move to Ŵ_{t+s} = W_t − lr · s · m̂ / (√v̂ + ε)."""
@@ -303,20 +284,14 @@ class Trajectory(PredictedWeights):
         self._decay = decay
         self._trajectory = [torch.zeros_like(weight) for weight in self.weights]
 
-    def _before_step(self) -> None:
-        """Keep W_t in the cache, where a pass would keep it."""
+    @torch.no_grad()
+    def _step(self, *, skipped: bool) -> None:
+        """Follow the step from W_t, kept in the cache that is free between passes, to W_{t+1}."""
         self._keep_weights()
-
-    def _after_step(self) -> None:
-        """Follow the step from W_t to W_{t+1}."""
-        # The cache is free until the next pass.
+        super()._step(skipped=skipped)
         torch._foreach_sub_(self._cache, self.weights)
         torch._foreach_mul_(self._trajectory, self._decay)
         torch._foreach_add_(self._trajectory, self._cache, alpha=self._decay - 1)
-
-    def _stay(self) -> None:
-        with torch.no_grad():
-            torch._foreach_mul_(self._trajectory, self._decay)
 
     def _move(self, lead: int, rate_sum: float) -> None:
         """Move to W + lead · δ."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
 
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
@@ -41,15 +40,6 @@ class WeightPolicy:
             uses, or back, marked on the clock.
     """
 
-    stashes: ClassVar[bool] = False
-    """Whether it keeps the version that a forward used for the backward."""
-
-    predicts: ClassVar[bool] = False
-    """Whether it moves weights for a pass, and back."""
-
-    same_in_backward: ClassVar[bool] = True
-    """Whether a backward reads the weights that its forward read."""
-
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
@@ -73,13 +63,8 @@ class WeightPolicy:
         self._version = version
 
     @contextmanager
-    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the weights for a forward."""
-        yield self.weights
-
-    @contextmanager
-    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        """Lend the leaf tensors with respect to which a backward differentiates.
+    def lent(self, use: WeightUse, *, backward: bool = False) -> Iterator[list[Tensor]]:
+        """Lend the weights of a forward, or the leaves that a backward differentiates by.
 
         A recomputation uses the same weights as its backward.
         """
@@ -94,7 +79,7 @@ class WeightPolicy:
             rate = self._rates[min(self._version, len(self._rates) - 1)]
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-        self._step()
+        self._step(skipped=False)
         self._version += 1
 
     def skip_update(self) -> None:
@@ -102,15 +87,13 @@ class WeightPolicy:
 
         The schedule of learning rates moves on, and predictions follow the last step that was made.
         """
-        self._stay()
+        self._step(skipped=True)
         self._version += 1
 
-    def _step(self) -> None:
-        """Make one step of the optimizer."""
-        self.optimizer.step()
-
-    def _stay(self) -> None:
-        """Carry the weights over to a version without a step."""
+    def _step(self, *, skipped: bool) -> None:
+        """Come to the next version by a step of the optimizer, or without one."""
+        if not skipped:
+            self.optimizer.step()
 
     def rate_sum(self, lead: int) -> float:
         """Return Σ of the rates of the next ``lead`` updates; negative for a negative lead."""
@@ -141,14 +124,15 @@ class WeightPolicy:
 
 
 class Vanilla(WeightPolicy):
-    """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
+    """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E).
 
-    same_in_backward = False
+    With it and its subclasses a backward may read other weights than its forward.
+    """
 
-    def _step(self) -> None:
+    def _step(self, *, skipped: bool) -> None:
         """Step in place, unseen by the backwards that are still to come."""
         with _unsafe_preserve_version_counter(tuple(self.weights)):
-            self.optimizer.step()
+            super()._step(skipped=skipped)
 
 
 class Stash(WeightPolicy):
@@ -159,8 +143,6 @@ class Stash(WeightPolicy):
     share storage with the newest weights until an update would change what a part still needs;
     then the newest weights move to storage of their own. So only versions in use are held.
     """
-
-    stashes = True
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)
@@ -183,11 +165,7 @@ class Stash(WeightPolicy):
         return [weight.data.requires_grad_() for weight in self.weights]
 
     @contextmanager
-    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
-        yield self._versions[use.stashed]
-
-    @contextmanager
-    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+    def lent(self, use: WeightUse, *, backward: bool = False) -> Iterator[list[Tensor]]:
         yield self._versions[use.stashed]
 
     def done_with(self, use: WeightUse) -> None:
@@ -195,23 +173,15 @@ class Stash(WeightPolicy):
         if not self._pending[use.stashed] and use.stashed != self._version:
             del self._versions[use.stashed]
 
-    def _step(self) -> None:
-        """Make one step on the newest weights; older versions stay as they are while in use."""
-        self._part_from_newest()
-        self.optimizer.step()
-        self._versions[self._version + 1] = self._leaves()
-
-    def _stay(self) -> None:
-        """Carry the newest weights over; parts of the version before keep their own storage."""
-        self._part_from_newest()
-        self._versions[self._version + 1] = self._leaves()
-
-    def _part_from_newest(self) -> None:
+    def _step(self, *, skipped: bool) -> None:
+        """Step on the newest weights; older versions stay as they are while in use."""
         if self._pending[self._version]:
             for weight in self.weights:
                 weight.data = weight.data.clone()
         else:
             del self._versions[self._version]
+        super()._step(skipped=skipped)
+        self._versions[self._version + 1] = self._leaves()
 
     def copies(self) -> list[Tensor]:
         return [leaf for leaves in self._versions.values() for leaf in leaves]

@@ -36,6 +36,7 @@ from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import OWN
+from drlpp.runtime.weights.displacements import PredictedWeights
 from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
@@ -259,7 +260,7 @@ def _time_predictions(
     runner: StageRunner, stopwatch: _Stopwatch, passes: Iterable[int]
 ) -> list[float]:
     """Return seconds of displacing all weights and moving them back, after an update."""
-    policies = [policy for policy in runner.weights.policies if policy.predicts]
+    policies = [p for p in runner.weights.policies if isinstance(p, PredictedWeights)]
     if not policies:
         return []
     deque(_minibatch([runner], 0, stopwatch), maxlen=0)
@@ -268,6 +269,6 @@ def _time_predictions(
     def displace() -> None:
         with ExitStack() as displaced:
             for policy in policies:
-                displaced.enter_context(policy.forward_weights(use))
+                displaced.enter_context(policy.lent(use))
 
     return [stopwatch.time(displace)[1] for _ in passes][_WARM_UPS:]

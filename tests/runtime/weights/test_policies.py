@@ -77,7 +77,7 @@ def test_backward_of_a_layer_uses_the_weights_of_the_policy(kind: str, policy_ki
     before = [weight.detach().clone() for weight in policy.weights]
 
     leaf = x.clone().requires_grad_()
-    with policy.forward_weights(use) as lent:
+    with policy.lent(use) as lent:
         seen = [weight.detach().clone() for weight in lent]
         output = functional_call(module, dict(zip(names, lent, strict=True)), (leaf,))
     seed = torch.randn_like(output)
@@ -85,7 +85,7 @@ def test_backward_of_a_layer_uses_the_weights_of_the_policy(kind: str, policy_ki
         _set_gradients(policy, 0.3)
         policy.update()
     newest = [weight.detach().clone() for weight in policy.weights]
-    with policy.backward_weights(use) as leaves:
+    with policy.lent(use, backward=True) as leaves:
         found = torch.autograd.grad(output, [leaf, *leaves], seed)
     for weight, value in zip(policy.weights, newest, strict=True):
         torch.testing.assert_close(weight.detach(), value, rtol=0, atol=0)
@@ -135,7 +135,7 @@ def test_what_a_part_still_needs_is_stashed_and_nothing_else(changes: tuple[bool
     assert bool((newest < 1).all()) == any(changes)
     assert policy.versions().keys() == {0}
     for use, wanted in ((first, torch.ones(3)), (second, newest)):
-        with policy.backward_weights(use) as (lent,):
+        with policy.lent(use, backward=True) as (lent,):
             torch.testing.assert_close(lent.detach(), wanted, rtol=0, atol=0)
         policy.done_with(use)
     assert policy.versions() == {}

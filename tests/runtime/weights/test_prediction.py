@@ -60,7 +60,7 @@ def test_table_1_is_the_last_step_without_decoupled_decay(name: str, data: st.Da
         after = [weight.detach().clone() for weight in weights]
         ahead = rates[min(step + 1, len(rates) - 1)]
         kept = 1 - rate * options["weight_decay"] if decoupled else 1
-        with policy.forward_weights(WeightUse(0, 0, 0, forward_lead=1)) as predicted:
+        with policy.lent(WeightUse(0, 0, 0, forward_lead=1)) as predicted:
             for weight, old, new in zip(predicted, before, after, strict=True):
                 if weight.grad is not None:
                     expected = new - ahead / rate * (kept * old - new)

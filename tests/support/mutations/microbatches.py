@@ -62,11 +62,11 @@ _row(
     weight_group,
     "Vanilla",
 )(lambda _: Stash)
-_row("a prediction for the backward too", _PREDICTED, PredictedWeights, "backward_weights")(
-    lambda _: PredictedWeights.forward_weights
+_row("a prediction for the backward too", _PREDICTED, PredictedWeights, "lent")(
+    lambda lent: lambda policy, use, backward: lent(policy, use)
 )
-_row("a prediction of one update, however late", _PREDICTED, PredictedWeights, "_displaced")(
-    lambda displaced: lambda policy, lead: displaced(policy, min(lead, 1))
+_row("a prediction of one update, however late", _PREDICTED, PredictedWeights, "rate_sum")(
+    lambda rate_sum: lambda policy, lead: rate_sum(policy, min(lead, 1))
 )
 _row("the sum over microbatches", _MEAN, StageWeights, "update")(
     lambda update: lambda weights, _, *others: update(weights, 1, *others)
