@@ -19,8 +19,7 @@ from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.language import gpt2
 from drlpp.models.zoo.recurrent import ResidualLSTMLayer
 from tests.support.models.captured_modules import run_in_pieces
-from tests.support.models.zoo.captured_zoo import task_in_float64
-from tests.support.models.zoo.tiny_models import GRAPHS, TINY, tiny
+from tests.support.models.zoo.tiny_models import GRAPHS, TINY, task_in_float64, tiny
 from tests.support.models.zoo.torchvision_logits import (
     CLASSES,
     KEPT,

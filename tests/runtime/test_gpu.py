@@ -26,7 +26,7 @@ from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import SHAPES, largest_difference, order, placements, samples
-from tests.support.models.zoo.captured_zoo import task_in_float64
+from tests.support.models.zoo.tiny_models import task_in_float64
 from tests.support.training.against_reference import train_twice
 from tests.support.training.pipelines import in_a_row
 

@@ -6,7 +6,7 @@ from drlpp.schedule.lowering import Lowering, with_whole_backwards
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
 from tests.support.action_text import parse_actions
-from tests.support.schedule_texts import computations, written
+from tests.support.schedule_texts import computations
 
 
 def test_a_stage_in_the_middle_receives_passes_and_sends() -> None:
@@ -49,8 +49,8 @@ def test_a_norm_is_shared_by_all_workers_before_an_update() -> None:
 
 def test_recomputation_stands_before_the_gradients_and_spares_what_is_used_at_once() -> None:
     schedule = build_schedule(Pipeline.straight(1, 1), 3, recompute=True)
-    assert computations(schedule, 0) == written("F0 F1 R0 B0 U1 F2 R1 B1 U2 R2 B2 U3")
-    assert computations(schedule, 1) == written("F0 B0 U1 F1 B1 U2 F2 B2 U3")
+    assert computations(schedule, 0) == parse_actions("F0 F1 R0 B0 U1 F2 R1 B1 U2 R2 B2 U3")
+    assert computations(schedule, 1) == parse_actions("F0 B0 U1 F1 B1 U2 F2 B2 U3")
     assert schedule.actions[0][4:7] == parse_actions("R0 rB0:1>0@1 B0")
 
 
@@ -60,5 +60,5 @@ def test_a_stage_that_sends_no_gradients_makes_whole_backwards() -> None:
     assert tuple(with_whole_backwards(halves)) == parse_actions("F0 F1 B0 U1")
     edges = (StageEdge(0, 1, differentiable=False), StageEdge(1, 2))
     schedule = build_schedule(Pipeline(((0,), (1,), (2,)), edges), 1, "zb-h1", 3)
-    passed = written("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2 U1x3")
+    passed = parse_actions("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2 U1x3")
     assert [computations(schedule, worker) for worker in (0, 1)] == [passed, passed]

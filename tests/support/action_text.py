@@ -1,4 +1,4 @@
-"""The textual form of actions, which is written and read.
+"""The textual form of actions, in which tests write what they expect.
 
 =====================  ===========================================================================
 ``F3.0`` or ``F3``     forward of minibatch 3, microbatch 0
@@ -27,9 +27,7 @@ backward here as it is there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import (
     Action,
     AllReduce,
@@ -61,7 +59,6 @@ _PAYLOADS: dict[str, Payload] = {
     "C": "contribution",
     "S": "sum",
 }
-_LETTER_OF = {payload: letter for letter, payload in _PAYLOADS.items()}
 _GRADIENTS, _SQUARED_NORM, _TIED_GRADIENTS = "A", "N", "C"
 
 # More digits than any run needs are no number here.
@@ -76,43 +73,11 @@ _SUM = re.compile(rf"([{_GRADIENTS}{_SQUARED_NORM}]){_NUMBER}:{_MEMBERS}")
 _TIED_SUM = re.compile(rf"{_TIED_GRADIENTS}{_NUMBER}\.{_NUMBER}:{_MEMBERS}")
 
 
-def action_text(action: Action) -> str:
-    """Write an action as text."""
-    match action:
-        case Pass(minibatch, microbatch, chunk):
-            of_chunk = f"/{chunk}" if chunk else ""
-            return f"{LETTERS[type(action)]}{minibatch}.{microbatch}{of_chunk}"
-        case Update(version):
-            return f"U{version}{_made_of(action)}"
-        case TiedUpdate(version, tie=tie, chunk=chunk):
-            of_chunk = f"/{chunk}" if chunk else ""
-            return f"T{tie}.{version}{_made_of(action)}{of_chunk}"
-        case Send(message, other) | Receive(message, other):
-            return f"{'s' if isinstance(action, Send) else 'r'}{_message_text(message)}@{other}"
-        case AllReduce(version, workers, "tied_gradients", tie):
-            return f"{_TIED_GRADIENTS}{tie}.{version}:{','.join(map(str, workers))}"
-        case AllReduce(version, workers, content):
-            letter = _GRADIENTS if content == "gradients" else _SQUARED_NORM
-            return f"{letter}{version}:{','.join(map(str, workers))}"
-
-
-def _made_of(update: Update | TiedUpdate) -> str:
-    several = f"x{update.contributions}" if update.contributions != 1 else ""
-    until = f"<{update.through}" if update.through != update.version else ""
-    return several + until
-
-
-def _message_text(message: Message) -> str:
-    part = f"{message.minibatch}.{message.microbatch}"
-    way = f"{message.source_stage}>{message.target_stage}"
-    return f"{_LETTER_OF[message.payload]}{part}:{way}"
-
-
 def parse_action(text: str) -> Action:
     """Read one action.
 
     Raises:
-        InvalidInput: the text is no action.
+        ValueError: the text is no action.
     """
     if found := _PASS.fullmatch(text):
         letter, minibatch, microbatch, chunk = found.groups()
@@ -146,21 +111,9 @@ def parse_action(text: str) -> Action:
         if letter == _GRADIENTS:
             return AllReduce(int(version), workers)
         return AllReduce(int(version), workers, "squared_norm")
-    raise InvalidInput(
-        f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, I3.0, W3.0, U4, U2x8<4, "
-        "sF3.0:0>1@5, rF3.0:0>1@2, A4:0,1, N4:0,1, T0.4 and C0.4:0,1"
-    )
-
-
-def actions_text(actions: Iterable[Action]) -> str:
-    """Write a list of actions as text."""
-    return " ".join(map(action_text, actions))
+    raise ValueError(f"{text!r} is no action")
 
 
 def parse_actions(text: str) -> tuple[Action, ...]:
-    """Read a list of actions.
-
-    Raises:
-        InvalidInput: a word of the text is no action.
-    """
+    """Read a list of actions."""
     return tuple(map(parse_action, text.split()))

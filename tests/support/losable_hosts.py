@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,8 +18,24 @@ from unittest import mock
 from drlpp.errors import HostLost
 from drlpp.runtime.hosts.host import Hosts, WorkerHost
 from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.ipc.protocol import WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import session as session_module
+
+
+class FailingHost(LocalHost):
+    """Its worker 2, or the next of ``failing``, ends as soon as it has been started, so often."""
+
+    failures = 0
+    failing = cycle([2])
+
+    def start(self, posts: Sequence[WorkerSpec]) -> None:
+        super().start(posts)
+        numbers = [post.worker for post in posts]
+        worker = next(self.failing)
+        if worker in numbers and self.failures:
+            self.failures -= 1
+            os.kill(self.process_ids[numbers.index(worker)], signal.SIGKILL)
 
 
 def _while_there(method: Callable[..., Any]) -> Callable[..., Any]:

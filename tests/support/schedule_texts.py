@@ -6,7 +6,7 @@ from drlpp.schedule.actions import Action, Backward, Computation, Forward, Pass
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import play
-from tests.support.action_text import LETTERS, actions_text, parse_actions
+from tests.support.action_text import LETTERS
 
 
 def folded(workers: int) -> Pipeline:
@@ -16,19 +16,9 @@ def folded(workers: int) -> Pipeline:
     return Pipeline((*there, *reversed(there)), edges)
 
 
-def written(text: str) -> str:
-    """The usual form of ``F0 B0 U1 …``."""
-    return actions_text(parse_actions(text))
-
-
-def computations(schedule: Schedule, worker: int) -> str:
+def computations(schedule: Schedule, worker: int) -> tuple[Action, ...]:
     """The passes and updates of a worker."""
-    return actions_text(a for a in schedule.actions[worker] if isinstance(a, Computation))
-
-
-def passes(schedule: Schedule, worker: int) -> str:
-    """The passes of a worker."""
-    return actions_text(a for a in schedule.actions[worker] if isinstance(a, Pass))
+    return tuple(a for a in schedule.actions[worker] if isinstance(a, Computation))
 
 
 def starts(

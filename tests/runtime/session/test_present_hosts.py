@@ -9,8 +9,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import CannotStart, HostLost, InvalidInput
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from tests.support.losable_hosts import LosableHosts
-from tests.support.training.failing_host import FailingHost
+from tests.support.losable_hosts import FailingHost, LosableHosts
 from tests.support.training.pipelines import in_a_row
 
 

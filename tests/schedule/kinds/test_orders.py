@@ -14,7 +14,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.timeline import play
 from tests.support.action_text import parse_actions
-from tests.support.schedule_texts import computations, pass_time, starts, written
+from tests.support.schedule_texts import computations, pass_time, starts
 from tests.support.strategies.graphs import pipelines
 
 FOUR = (1, 1, 1, 1)
@@ -61,7 +61,7 @@ _ROW = re.compile(r"(\S+) on (\S+), (\d+) minibatches of (\d+), worker (\d+)\n +
 def test_orders(kind: str, shape: str, count: str, parts: str, worker: str, order: str) -> None:
     pipeline = Pipeline.straight(*map(int, shape.split("-")))
     schedule = build_schedule(pipeline, int(count), kind, int(parts))
-    assert computations(schedule, int(worker)) == written(order)
+    assert computations(schedule, int(worker)) == parse_actions(order)
 
 
 def test_pipedream_figure_8_times() -> None:

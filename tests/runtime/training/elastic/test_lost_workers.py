@@ -15,7 +15,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost
 from drlpp.planners.replanning import Elastic, Replanner
 from drlpp.runtime import PipelineTrainer, TrainerCallbacks
-from tests.support.losable_hosts import LosableHost, LosableHosts
+from tests.support.losable_hosts import FailingHost, LosableHost, LosableHosts
 from tests.support.models.counting import BATCH_SIZE, every_sample
 from tests.support.models.forked import largest_difference
 from tests.support.training.elastic_trainings import (
@@ -25,7 +25,6 @@ from tests.support.training.elastic_trainings import (
     assert_each_sample_once_an_epoch,
     fit,
 )
-from tests.support.training.failing_host import FailingHost
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import ADAM, file_of
 from tests.support.training.strikes import Strikes, changes_in
