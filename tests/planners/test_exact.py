@@ -41,7 +41,13 @@ _LINK = Link(bandwidth_bytes_per_second=1.0)
 
 
 def read_instance(path: Path) -> PlanningProblem:
-    """Read an instance: one device for each stage; by its own rule, :func:`serial`."""
+    """Read an instance of dnn-partitioning (Tarnawski et al. 2020) with its rule, :func:`serial`.
+
+    Nodes of one colour class stay together and are one operator; there is a device for each stage.
+    A node's output is one tensor, which takes ``cost`` milliseconds on every device that it leaves
+    or enters: it has as many bytes as seconds, and the link carries a byte in a second. Stages are
+    ordered by edges between forward nodes, and a class without any by its own backward edges.
+    """
     content = json.loads(path.read_text())
     nodes, edges = content["nodes"], content["edges"]
     operator_of, order = _operators(nodes, edges)

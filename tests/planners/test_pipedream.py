@@ -50,6 +50,10 @@ class Share(NamedTuple):
 def every_pipeline(
     levels: tuple[Level, ...], begin: int, end: int, replicate: bool
 ) -> Iterator[tuple[Share, ...] | None]:
+    """Every pipeline that PipeDream's planner may choose from.
+
+    On a level it is a tuple of shares, each with a pipeline of the level below; on level 0 None.
+    """
     if not levels:
         yield None
         return

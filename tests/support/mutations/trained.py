@@ -115,7 +115,11 @@ def train_in_one_process(
     samples: Minibatches,
     options: RunOptions,
 ) -> dict[str, Tensor]:
-    """Return all parameters and buffers after a run, as workers would have them."""
+    """Return all parameters and buffers after a run, as workers would have them.
+
+    A test can change the code that runs, which it cannot in workers of their own. Every worker has
+    a thread, and one of them works at a time: until it waits for a message or a sum.
+    """
     method = candidate.method
     accelerators = 1 + max(candidate.placement.accelerators)
     plan = ExecutionPlan.of(candidate, captured.graph, accelerators)
