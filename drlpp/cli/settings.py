@@ -55,8 +55,8 @@ def count(default: int | None, help: str, least: int = 1, most: int | None = Non
 
 
 MODEL = typer.Argument(
-    help="Name in the zoo, package.module:factory, or huggingface (a local folder: "
-    "--model-option folder=FOLDER).",
+    help="Name in the zoo, package.module:factory, huggingface (a local folder: "
+    "--model-option folder=FOLDER), or torchvision (--model-option name=NAME).",
     metavar="MODEL",
 )
 Model = Annotated[str, MODEL]

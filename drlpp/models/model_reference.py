@@ -17,6 +17,13 @@ from drlpp.io.importing import ImportedByName
 from drlpp.models.huggingface import huggingface
 from drlpp.models.task import Option, Task, checked_task, uncompiled
 from drlpp.models.zoo import SMALL, ZOO, check_size
+from drlpp.models.zoo.images import torchvision
+
+_LIBRARIES: dict[str, Callable[..., Task]] = {
+    "huggingface": huggingface,
+    "torchvision": torchvision,
+}
+"""Factories of models that these have."""
 
 
 class _Held:
@@ -35,10 +42,11 @@ class _Held:
 class ModelReference(ImportedByName):
     """Where a model comes from: a name in the zoo or ``package.module:factory``, and its options.
 
-    The name ``huggingface`` stands for a local folder of transformers, its option ``folder``. A
-    factory is called with the options as keyword arguments and returns a :class:`Task`, or any
-    tuple with the same first elements, such as ``(module, inputs)``. Of a task or a factory that no
-    import path leads to, a file and every other process have the name alone, such as ``<Decoder>``.
+    The name ``huggingface`` stands for a local folder of transformers, its option ``folder``, and
+    ``torchvision`` for a classifier of that library, its option ``name``. A factory is called with
+    the options as keyword arguments and returns a :class:`Task`, or any tuple with the same first
+    elements, such as ``(module, inputs)``. Of a task or a factory that no import path leads to, a
+    file and every other process have the name alone, such as ``<Decoder>``.
     """
 
     what: ClassVar[str] = "model"
@@ -111,7 +119,7 @@ class ModelReference(ImportedByName):
             key, _, value = part.partition("=")
             options[key] = _option(value)
         found = cls(name=name, options=options)
-        is_named = ":" in name or name in ZOO or name == huggingface.__name__
+        is_named = ":" in name or name in ZOO or name in _LIBRARIES
         if text.startswith("<") or not is_named or str(found) != text:
             return cls(name=text if text.startswith("<") else f"<{text}>")
         return found
@@ -165,13 +173,14 @@ class ModelReference(ImportedByName):
             )
         if ":" in self.name or self.name.endswith(".py"):
             return self.imported(InvalidModel)
-        if self.name == huggingface.__name__:
-            return huggingface
+        if self.name in _LIBRARIES:
+            return _LIBRARIES[self.name]
         if self.name not in ZOO:
             hint = did_you_mean(self.name, ZOO) or f"it has {', '.join(ZOO)}."
             raise InvalidModel(
                 f"model {self.name!r} is not in the zoo; {hint} A model of transformers is "
-                "'huggingface' with the option folder, one of your own 'package.module:factory'"
+                "'huggingface' with the option folder, one of torchvision 'torchvision' with the "
+                "option name, one of your own 'package.module:factory'"
             )
         return ZOO[self.name]
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from drlpp.capturing.capture import capture
 from drlpp.capturing.module_check import SameDraws
+from drlpp.errors import InvalidModel
+from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option, Task
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.language import gpt2
@@ -70,8 +73,6 @@ def s2vt(v: int, f: int, e: int, h: int) -> int:
         ("resnet152", {}, 60_192_808),
         ("resnext50", {}, 25_028_904),
         ("resnext101", {}, 88_791_336),
-        ("googlenet", {}, 13_004_888),
-        ("inception_v3", {}, 27_161_264),
         # The model of kuangliu/pytorch-cifar, which pipemare trains.
         ("resnet50", {"classes": 10, "small_images": True}, 23_520_842),
         # transformers, with the published configuration.
@@ -135,17 +136,24 @@ def test_a_seed_gives_the_same_model() -> None:
     assert any(not torch.equal(a, b) for a, b in weights)
 
 
-@pytest.mark.parametrize(
-    ("name", "weight", "heads"), [("googlenet", 0.3, 2), ("inception_v3", 0.4, 1)]
-)
-def test_losses_of_auxiliary_heads_are_added(name: str, weight: float, heads: int) -> None:
-    task = tiny(name).build()
-    outputs = task.module(*task.inputs)
-    assert len(outputs) == 1 + heads
-    losses = [F.cross_entropy(logits, task.targets).item() for logits in outputs]
-    wanted = losses[0] + weight * sum(losses[1:])
-    assert task.loss(outputs, task.targets).item() == pytest.approx(wanted)
-    assert task.score(outputs, outputs[0].argmax(1)).tolist() == [1] * task.batch_size
+def test_a_classifier_of_torchvision_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_model(name: str, weights: None, num_classes: int, aux_logits: bool = True) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, num_classes)).eval()
+
+    reference = ModelReference.named("torchvision", name="vit_b_16", input_size=8, classes=5)
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    models = ModuleType("torchvision.models")
+    monkeypatch.setattr(models, "get_model", get_model, raising=False)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    task = reference.build()
+    assert task.module.training
+    assert task.score(task.module(*task.inputs), task.targets).shape == (32,)
+    assert ModelReference.recorded(str(reference)) == reference
+    monkeypatch.setitem(sys.modules, "torchvision.models", None)
+    with pytest.raises(InvalidModel, match=r"vit_b_16.*pip install torchvision"):
+        reference.build()
+    with pytest.raises(InvalidModel, match="--model-option name=inception_v3"):
+        ModelReference.named("torchvision").build()
 
 
 def test_a_residual_lstm_layer_is_kim_s_equations() -> None:
@@ -176,7 +184,7 @@ def test_a_residual_lstm_layer_is_kim_s_equations() -> None:
     [
         pytest.param(
             name,
-            marks=pytest.mark.slow if name not in ("resnet50", "googlenet") else (),
+            marks=pytest.mark.slow if name != "resnet50" else (),
         )
         for name in NAMES
     ],

@@ -17,7 +17,7 @@ import torch
 
 from drlpp.errors import InvalidModel
 from drlpp.models.task import Option, Task
-from drlpp.models.zoo import images, inceptions, language, recurrent
+from drlpp.models.zoo import images, language, recurrent
 
 _resnext = partial(images.resnet, groups=32)
 
@@ -29,8 +29,6 @@ ZOO: dict[str, Callable[..., Task]] = {
     "resnet152": partial(images.resnet, blocks=(3, 8, 36, 3)),
     "resnext50": partial(_resnext, group_width=4),
     "resnext101": partial(_resnext, blocks=(3, 4, 23, 3), group_width=8),
-    "googlenet": inceptions.googlenet,
-    "inception_v3": inceptions.inception_v3,
     "residual_lstm": recurrent.residual_lstm,
     "gnmt4": partial(recurrent.gnmt, batch_size=128, vocabulary=32_000, hidden=256),
     "gnmt8": recurrent.gnmt,
@@ -54,8 +52,6 @@ SMALL: dict[str, _Options] = {
     "resnet152": _IMAGES | {"width": 0.125},
     "resnext50": _IMAGES,
     "resnext101": _IMAGES | {"batch_size": 16, "width": 0.125},
-    "googlenet": _IMAGES,
-    "inception_v3": _IMAGES | {"batch_size": 16, "input_size": 75, "width": 0.125},
     "residual_lstm": _TOKENS | {"hidden": 64, "cells": 128},
     "gnmt4": _TOKENS | {"hidden": 64},
     "gnmt8": _TOKENS | {"hidden": 64},

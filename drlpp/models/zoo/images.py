@@ -21,36 +21,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.models.task import Task
 
 
-def classification_task(
-    module: nn.Module,
-    batch_size: int,
-    input_size: int,
-    classes: int,
-    auxiliary_weight: float | None = None,
-) -> Task:
+def classification_task(module: nn.Module, batch_size: int, input_size: int, classes: int) -> Task:
     """Give ``module`` random images to classify.
 
-    The loss is the cross entropy, the score whether the most likely class is the right one. With
-    ``auxiliary_weight``, the module gives a tuple: logits, and those of its auxiliary heads, whose
-    cross entropies are added with this factor.
+    The loss is the cross entropy, the score whether the most likely class is the right one.
     """
     images = torch.randn(batch_size, 3, input_size, input_size)
     labels = torch.randint(classes, (batch_size,))
-    if auxiliary_weight is None:
-        return Task(module, (images,), labels, F.cross_entropy, is_correct)
-
-    def loss(outputs: Sequence[Tensor], labels: Tensor) -> Tensor:
-        final, *auxiliary = (F.cross_entropy(logits, labels) for logits in outputs)
-        return final + auxiliary_weight * torch.stack(auxiliary).sum()
-
-    def score(outputs: Sequence[Tensor], labels: Tensor) -> Tensor:
-        return is_correct(outputs[0], labels)
-
-    return Task(module, (images,), labels, loss, score)
+    return Task(module, (images,), labels, F.cross_entropy, is_correct)
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
@@ -250,3 +232,33 @@ def resnet(
     module = nn.Sequential(OrderedDict(layers, fc=nn.Linear(channels, classes)))
     draw_weights(module, _FAN_OUT)
     return classification_task(module, batch_size, input_size, classes)
+
+
+def torchvision(
+    name: str = "", batch_size: int = 32, input_size: int = 224, classes: int = 1000
+) -> Task:
+    """Return a classifier of torchvision, by its name there: the factory of that name.
+
+    GoogLeNet and Inception-V3 come without their auxiliary heads.
+
+    Raises:
+        InvalidModel: torchvision is missing, or has no such model.
+    """
+    if not name:
+        raise InvalidModel(
+            "model torchvision needs the name of one: --model-option name=inception_v3"
+        )
+    try:
+        from torchvision.models import get_model
+    except (ImportError, RuntimeError) as error:
+        # One that was built for another torch fails with an operator that is not there.
+        raise InvalidModel(
+            f"model {name} of torchvision needs torchvision as of this torch ({error}); install "
+            "it with: pip install torchvision"
+        ) from None
+    without_heads = {"aux_logits": False, "init_weights": True} if name in _WITH_HEADS else {}
+    module = get_model(name, weights=None, num_classes=classes, **without_heads)
+    return classification_task(module.train(), batch_size, input_size, classes)
+
+
+_WITH_HEADS = ("googlenet", "inception_v3")

@@ -131,7 +131,6 @@ def _states(model: ModelReference, **options: object) -> Iterator[dict[str, Tens
         "alexnet",
         "vgg16",
         "resnet50",
-        "googlenet",
         "gpt2",
         "residual_lstm",
         "gnmt4",

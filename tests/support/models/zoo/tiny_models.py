@@ -29,8 +29,6 @@ TINY: dict[str, dict[str, Option]] = {
     "resnet152": _IMAGES,
     "resnext50": _IMAGES,
     "resnext101": _IMAGES,
-    "googlenet": _IMAGES,
-    "inception_v3": {**_IMAGES, "input_size": 75},
     "residual_lstm": {**_SENTENCES, "cells": 6, "layers": 2},
     "gnmt4": _SENTENCES,
     "gnmt8": _SENTENCES,
@@ -57,7 +55,7 @@ def tiny(name: str, **options: Option) -> ModelReference:
 _DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
 
 # Graphs of the shape of others, made of the same kinds of operators.
-_ALIKE = ("vgg16", "resnet50", "googlenet", "resnext50", "inception_v3", "residual_lstm", "gpt2")
+_ALIKE = ("vgg16", "resnet50", "resnext50", "residual_lstm", "gpt2")
 
 GRAPHS = [
     pytest.param(name, marks=pytest.mark.slow if name in (*_DEEPER, *_ALIKE) else ())

@@ -21,8 +21,6 @@ NAMES = {
     "resnet152": "resnet152",
     "resnext50": "resnext50_32x4d",
     "resnext101": "resnext101_32x8d",
-    "googlenet": "googlenet",
-    "inception_v3": "inception_v3",
     "alexnet": "alexnet",
     "vgg16": "vgg16",
 }
@@ -43,10 +41,9 @@ def logits(name: str, module: nn.Module) -> Tensor:
     for key, value in state.items():
         if value.is_floating_point():
             value.copy_(_weights(key, value))
-    size = 299 if name == "inception_v3" else 224
-    found = module.eval()(_uniform("images", (2, 3, size, size)))
-    assert isinstance(found, Tensor | tuple)
-    return found[0] if isinstance(found, tuple) else found
+    found = module.eval()(_uniform("images", (2, 3, 224, 224)))
+    assert isinstance(found, Tensor)
+    return found
 
 
 def _weights(key: str, value: Tensor) -> Tensor:
