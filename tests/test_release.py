@@ -8,6 +8,8 @@ from pathlib import Path
 
 import yaml
 
+import drlpp.runtime
+
 ROOT = Path(__file__).parent.parent
 KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
@@ -30,3 +32,14 @@ def test_the_changelog_keeps_its_form() -> None:
         assert len(kinds) == len(set(kinds))
         assert set(kinds) <= KINDS
         assert "\n- " not in part.partition("\n### ")[0], "a line under no kind"
+
+
+def test_no_name_is_hidden_by_a_file_of_the_same_name() -> None:
+    """Importing ``drlpp.name`` makes the module an attribute, and the lazy import is not asked."""
+    files = {path.stem for path in Path(drlpp.__file__).parent.iterdir()}
+    assert not files & set(drlpp.__all__)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in drlpp.__all__:
+        assert getattr(drlpp, name) is not None

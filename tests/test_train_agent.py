@@ -26,6 +26,7 @@ from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, planning
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.rivals import RIVALS
+from tests.support.processes import descendants, wait_until_gone, workers_of
 from tests.support.programs import shell
 from tests.support.programs.documented_commands import blocks_of
 from tests.support.programs.shell import Finished
@@ -98,31 +99,6 @@ def start_until(out: Path, placements: int) -> subprocess.Popen[str]:
 
     once_measured(out, placements, still_runs)
     return process
-
-
-def workers_of(process: int) -> set[int]:
-    """Processes that descend from ``process``."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found: set[int] = set()
-    waiting = [process]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found.update(below)
-        waiting += below
-    return found
-
-
-def wait_for_end_of(processes: set[int]) -> None:
-    deadline = time.monotonic() + 60
-    while [process for process in processes if Path(f"/proc/{process}").exists()]:
-        assert time.monotonic() < deadline, "workers outlive their controller"
-        time.sleep(0.1)
 
 
 COMPLETE = (4, "--rounds", "3", "--finalists", "2", "--resume")
@@ -254,13 +230,15 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
 def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start_until(out, 2)
-    workers = workers_of(process.pid)
+    workers = descendants(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     printed, _ = process.communicate(timeout=100)
     # It said so while it ran.
     assert "profiling operators and links\n" in printed
     assert "\nmeasuring placements\n" in printed
-    wait_for_end_of(workers)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert not wait_until_gone(workers, empty, 60)
     known = measured(out)
     printed = finish(out, len(known) + 3, "--resume")
     # The last line is said whenever it comes; others, none within three seconds.
@@ -319,8 +297,7 @@ def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
     def kill_a_worker() -> int:
-        forkserver = max(workers_of(os.getpid()), key=lambda pid: len(workers_of(pid)))
-        os.kill(max(workers_of(forkserver)), signal.SIGKILL)
+        os.kill(max(workers_of(os.getpid())), signal.SIGKILL)
         return len(measured(out))
 
     with ThreadPoolExecutor(1) as pool:
@@ -341,7 +318,7 @@ def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
 def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start_until(out, 4)
-    workers = workers_of(process.pid)
+    workers = descendants(process.pid)
     assert workers
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=100)
@@ -349,4 +326,6 @@ def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
     assert "--resume" in printed
     assert "Traceback" not in errors
     read_document(out / "placement.json", PlacementFile)
-    wait_for_end_of(workers)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert not wait_until_gone(workers, empty, 60)

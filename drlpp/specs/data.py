@@ -53,12 +53,6 @@ def digits(example_inputs: Batch) -> Data:
 
     Every fifth sample is held out. Pixels are scaled to mean 0 and standard deviation 1.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise InvalidInput(
-            "data 'digits' needs scikit-learn; install it with: pip install 'drlpp[data]'"
-        ) from None
     examples = tensors_in(example_inputs)
     if not _are_images(examples):
         shapes = [tuple(value.shape) for value in examples]
@@ -66,6 +60,12 @@ def digits(example_inputs: Batch) -> Data:
             "data 'digits' fits models with one input of images (batch, channels, height, width); "
             f"this one takes {shapes}; name data of your own: --data package.module:factory"
         )
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise InvalidInput(
+            "data 'digits' needs scikit-learn; install it with: pip install 'drlpp[data]'"
+        ) from None
     _, channels, height, width = examples[0].shape
     bunch = load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32)

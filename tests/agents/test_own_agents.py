@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 from stable_baselines3 import PPO
 
-from drlpp.agents import hyperparameters_of, learn_placement
+from drlpp.agents import (
+    AGENTS,
+    DRLPP,
+    GuidedHyperparameters,
+    Hyperparameters,
+    hyperparameters_of,
+    learn_placement,
+)
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
@@ -64,11 +74,6 @@ class Careless(InTurn):
         return [CUTS[0].placement]
 
 
-class Single(InTurn):
-    def propose(self) -> Any:
-        return CUTS[0]
-
-
 def learn(
     name: str, out: Path, budget: int = 10, declared: CostPrior | None = None
 ) -> MeasurementMemory:
@@ -118,9 +123,69 @@ def test_an_algorithm_of_stable_baselines3_is_saved_and_goes_on(tmp_path: Path) 
         ("no_agent", r"expected an object with propose\(\) and"),
         ("failing", "called with the environment it raised KeyError: 'depth'"),
         ("Careless", "proposed .* expected a list of Candidates"),
-        ("Single", "proposed .* expected a list of Candidates"),
     ],
 )
 def test_what_is_no_agent_is_refused(agent: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=message):
         learn(agent, tmp_path)
+
+
+ROOT = Path(__file__).parents[2]
+HEADER = "kind: hyperparameters\nversion: 1\n"
+
+
+def test_the_paper_is_the_default() -> None:
+    assert AGENTS["drl-pp"] == Hyperparameters()
+    defaults = {
+        name: parameter.default for name, parameter in inspect.signature(DRLPP).parameters.items()
+    }
+    shared = AGENTS["drl-pp"].model_dump(exclude={"temperature", "feasible"})
+    assert shared == {name: defaults[name] for name in shared}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_shipped_file_names_and_explains_every_field(agent: str) -> None:
+    text = (resources.files("drlpp.agents") / "hyperparameters" / f"{agent}.yaml").read_text()
+    assert set(yaml.safe_load(text)) == {"kind", "version", *type(AGENTS[agent]).model_fields}
+    # A field, or the group that it stands in, follows a comment.
+    groups = text.split("\n\n")[1:]
+    assert all(group.startswith("# ") for group in groups)
+
+
+def test_a_file_of_ones_own_names_what_differs(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{HEADER}learning_rate: 5.0e-4\ntemperature: 2.5\nfeasible: true\n")
+    mine = hyperparameters_of(str(path))
+    assert mine == Hyperparameters(learning_rate=5e-4, temperature=2.5, feasible=True)
+    guided = tmp_path / "guided.yaml"
+    guided.write_text("kind: guided-hyperparameters\nversion: 1\ndraws: 4\n")
+    assert hyperparameters_of(str(guided)) == GuidedHyperparameters(draws=4)
+    env = PlacementEnv(MeasurementMemory(FakeMeasurer(chain(5), 2)))
+    agent = mine.build(env, seed=0)
+    assert agent.learning_rate == 5e-4
+    assert agent.policy.scheduler.feasible
+    assert agent.policy.partitioner.temperature.item() == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            f"{HEADER}learning_rat: 0.1\n",
+            "field 'learning_rat' is unknown; a hyperparameters file has the fields learning_rate,",
+        ),
+        (
+            "kind: guided-hyperparameters\nversion: 1\npractice: true\n",
+            "field 'practice' is unknown; a guided-hyperparameters file has the fields proposals,",
+        ),
+        ("kind: cluster\nversion: 1\n", "expected a hyperparameters file, but it is a cluster"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name_and_field(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidFile) as caught:
+        hyperparameters_of(str(path))
+    assert str(path) in str(caught.value)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)

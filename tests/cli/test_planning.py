@@ -114,30 +114,19 @@ def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path
     assert found["lower_bound"] <= seconds
     assert all(seconds <= other["simulated_seconds_per_minibatch"] for other in found["others"])
     assert {"data-parallel", "one accelerator"} <= {o["method"] for o in found["others"]}
-    for method in ("exact", "pipedream"):
-        own = as_json("plan", "--profile", profile, *links, "--planner", method)
-        assert own["simulated_seconds_per_minibatch"] >= seconds * (1 - 1e-9)
     assert "also proposed (simulated): " in text
     above = seconds / found["lower_bound"] - 1
     assert f"gap: no placement takes less than {found['lower_bound']:.2f} s" in text
     assert f"this one is at most {above:.1%} slower than the best" in text
-    fixed = as_json("plan", "--profile", profile, *links, *NOAM)
-    assert fixed["in_flight_per_link"] == 0
-    assert fixed["simulated_seconds_per_minibatch"] >= seconds * (1 - 1e-9)
 
 
 def test_a_table_of_costs_and_unequal_accelerators(tmp_path: Path) -> None:
     path = tmp_path / "costs.csv"
     path.write_text(TABLE)
-    given = ("plan", "--profile", path, "--bandwidth", 1e5)
-    equal = as_json(*given, *EXACT, "--workers", 2)
-    assert equal["seconds_per_minibatch"] == pytest.approx(0.0045)
-    assert equal["configuration"] == "2"
-    unequal = as_json(*given, "--workers", 2, "--speeds", "0.5,1")
+    given = ("plan", "--profile", path, "--bandwidth", 1e5, "--workers", 2)
+    unequal = as_json(*given, "--speeds", "0.5,1")
     assert unequal["seconds_per_minibatch"] == pytest.approx(0.006)
     assert [stage["accelerators"] for stage in unequal["stages"]] == [[1], [0]]
-    refused = drlpp(*given, *EXACT, "--workers", 2, "--speeds", "0.5,1").refusal
-    assert "accelerators of one speed, and these differ" in refused
 
 
 def test_a_model_is_profiled_planned_and_trained(tmp_path: Path) -> None:

@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
 
+import drlpp.envs  # noqa: F401 - registers the environments
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.planners import Space
+from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.fake_measurer import FakeMeasurer, chain, graphs
@@ -59,26 +62,6 @@ def test_both_checkers_are_content(kind: str, check: types.FunctionType) -> None
     spec = made.unwrapped.spec
     assert spec is not None
     assert spec.nondeterministic == (kind == "Live")
-
-
-@pytest.mark.parametrize(
-    ("action", "reason"),
-    [
-        ([1, 0, 0, 0, 0, 0, 0, 0, 1, 1], "stages must form no cycle"),
-        ([0, 0, 0, 1, 1, 1, 0, 0, 0, 0], "stage 1 has no accelerator"),
-        ([0, 0, 0, 0, 0, 0, 1, 1, 1, 1], "stage 0 has no accelerator"),
-    ],
-)
-def test_invalid_placements_are_penalised_with_their_reason(action: list[int], reason: str) -> None:
-    measurer = FakeMeasurer(chain(6))
-    env = environment(measurer, invalid_reward=-7.0)
-    env.reset()
-    _, reward, terminated, _, info = env.step(np.array(action))
-    assert reward == -7.0
-    assert terminated
-    assert info["error_type"] == "invalid placement"
-    assert reason in info["reason"]
-    assert not measurer.measured
 
 
 @pytest.mark.parametrize(
@@ -127,7 +110,7 @@ def test_files_stand_for_the_profile_and_the_cluster(tmp_path: Path) -> None:
 
 def test_a_step_is_a_measurement_as_reward_and_info() -> None:
     measurer = FakeMeasurer(chain(6), failures={"4": OUT_OF_MEMORY})
-    env = environment(measurer)
+    env = environment(measurer, invalid_reward=-7.0)
     for action, failure in (
         (np.zeros(10, np.int64), "out of memory"),
         (np.array([1, 0, 0, 0, 0, 0, 0, 0, 1, 1]), "invalid placement"),
@@ -141,7 +124,9 @@ def test_a_step_is_a_measurement_as_reward_and_info() -> None:
         assert info.get("error_type") == failure
         assert getattr(outcome, "failure", None) == failure
         measured = isinstance(outcome, Measurement)
-        assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -10.0)
+        assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -7.0)
+        is_invalid = failure == "invalid placement"
+        assert ("stages must form no cycle" in info.get("reason", "")) == is_invalid
     assert (info["configuration"], info["stages"]) == ("2-2", 2)
     assert len(measurer.measured) == 2
     assert env.summary.distinct == 2
@@ -186,3 +171,40 @@ def test_actions_have_no_place_for_a_second_stage_on_an_accelerator() -> None:
     declared = CostPrior(CostPrior.from_sizes(chain(6), 4).problem, space=space)
     with pytest.raises(InvalidInput, match="one stage, and schedule zb-v needs two; plan such a"):
         PlacementEnv(MeasurementMemory(FakeMeasurer(chain(6))), declared=declared)
+
+
+def test_a_placement_is_measured_once_on_a_session_that_stays_open(tmp_path: Path) -> None:
+    reference = ModelReference.named("tests.support.models.small:perceptron", layers=1)
+    with ClusterSession(reference, workers=2) as session:
+        env = gym.make(
+            "drlpp/PlacementLive-v0",
+            measurer=session,
+            minibatches=4,
+            path=tmp_path / "measurements.jsonl",
+        )
+        env.reset()
+        # Three operators, then two accelerators: a pipeline of two stages.
+        action = np.array([0, 0, 1, 0, 1])
+        _, reward, terminated, _, info = env.step(action)
+        assert terminated
+        assert reward == pytest.approx(-np.log(info["seconds"]))
+        processes = session.process_ids
+        env.reset()
+        _, again, *_ = env.step(action)
+        assert again == reward, "a placement is measured once"
+        env.close()
+        assert session.process_ids == processes
+
+
+def test_an_environment_opens_its_own_session() -> None:
+    env = gym.make(
+        "drlpp/PlacementLive-v0",
+        model="tests.support.models.small:perceptron",
+        workers=2,
+        minibatches=4,
+    )
+    operators = len(env.unwrapped.graph)  # type: ignore[attr-defined]
+    env.reset()
+    _, _, _, _, info = env.step(np.array([0] * operators + [0, 0]))
+    assert info["configuration"] == "2"
+    env.close()

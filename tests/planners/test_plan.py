@@ -1,9 +1,6 @@
 """``drlpp.plan``: from a model, or from costs alone and without torch, to a plan."""
 
 import re
-import subprocess
-import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +10,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import drlpp
-from drlpp import Placement, simulate
+from drlpp import Placement
 from drlpp.costs.cost_table import profile_of_table, read_cost_table
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile, InvalidInput, ModelNote, NothingFits
 from drlpp.io.documents import write_document
-from drlpp.placement.placement import Stage
 from drlpp.planners import PlanningProblem, Space, Vary, best_plan
 from drlpp.planners.plan import plan_or_way_out, planning_problem
 from drlpp.planners.planning import baseline_plans
@@ -27,7 +23,6 @@ from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.programs.without import without_packages
 
 MILLISECONDS = (3.0, 1.0, 4.0, 1.0, 5.0, 9.0)
 ROWS = [
@@ -41,44 +36,6 @@ ROWS = [
     for number, time in enumerate(MILLISECONDS)
 ]
 LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
-
-
-def simulated(placement: Placement, method: drlpp.Method) -> float:
-    work = Workload.of(profile_of_table(ROWS), method)
-    return simulate(work, local_cluster(2, LINK), placement, method).seconds_per_minibatch
-
-
-def test_nothing_is_faster_of_all_ways_to_cut_a_chain() -> None:
-    method = drlpp.Method(in_flight_per_link=1)
-    found = drlpp.plan(profile=ROWS, workers=2, bandwidth=1e9, latency=1e-5, method=method)
-    everything = [
-        Placement(
-            stages=tuple(
-                Stage(operators=tuple(range(first, last)), accelerators=(number,))
-                for number, (first, last) in enumerate(pairwise(bounds))
-            )
-        )
-        for bounds in [(0, 6), *((0, cut, 6) for cut in range(1, 6))]
-    ]
-    both = Placement(stages=(Stage(operators=tuple(range(6)), accelerators=(0, 1)),))
-    best = min(simulated(placement, found.method) for placement in (*everything, both))
-    assert simulated(found.placement, found.method) == pytest.approx(best)
-    assert found.configuration == "1-1"
-    assert found.method.in_flight_per_link == 1
-
-
-def test_a_baseline_alone_names_what_is_faster() -> None:
-    rows = [
-        {"name": name, "forward_ms": 2.0, "backward_ms": 4.0, "output_bytes": 5e6}
-        for name in ("first", "second")
-    ]
-    at_noam = drlpp.Method(in_flight_per_link=0)
-    found = drlpp.plan(profile=rows, workers=2, bandwidth=1e9, planner="gpipe", method=at_noam)
-    assert found.configuration == "1-1"
-    assert found.others[0].found_by == "data-parallel"
-    assert found.others[0].seconds_per_minibatch < found.seconds_per_minibatch
-    searched = drlpp.plan(profile=rows, workers=2, bandwidth=1e9, method=at_noam)
-    assert searched.seconds_per_minibatch <= found.others[0].seconds_per_minibatch
 
 
 def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> None:
@@ -177,30 +134,6 @@ def test_a_plan_of_a_task_is_trained_in_two_calls(tmp_path: Path) -> None:
     result = drlpp.PipelineTrainer(plan, out=tmp_path / "run").fit(loader, epochs=1)
     assert len(result.epochs) == 1
     network.load_state_dict(result.state_dict)
-
-
-def test_a_profile_of_another_model_is_refused() -> None:
-    task = drlpp.Task(nn.Linear(2, 2), (torch.zeros(4, 2),))
-    with pytest.raises(InvalidInput, match="profile this model again"):
-        drlpp.plan(task, workers=2, profile=ROWS, bandwidth=1e9)
-
-
-def test_neither_torch_nor_more_than_is_documented_is_imported() -> None:
-    """In a process that finds nothing else."""
-    program = without_packages(
-        f"import drlpp\nplan = drlpp.plan(profile={ROWS!r}, workers=2, bandwidth=1e9)\n"
-        "print(plan.configuration)",
-        keep="numpy networkx pydantic pyyaml rich",
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "1-1\n"
-    refused = subprocess.run(
-        [sys.executable, "-c", without_packages("import torch", keep="numpy")],
-        capture_output=True,
-        text=True,
-    )
-    assert "is refused" in refused.stderr
 
 
 @pytest.mark.parametrize(

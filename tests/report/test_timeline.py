@@ -26,7 +26,6 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.timeline import (
     KINDS,
     PREDICTION,
@@ -113,19 +112,6 @@ def test_spans_are_the_whole_timeline(pipeline: Pipeline, minibatches: int, kind
             assert seconds_of_kind == pytest.approx(use.seconds[span_kind], abs=1e-6)
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 4), (3, 4), (4, 16)])
-def test_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
-    # (P − 1) / (M + P − 1) for M microbatches through P stages.
-    method = Method(schedule="gpipe", policy="sync", microbatches=microbatches)
-    pipeline = Pipeline.straight(*[1] * stages)
-    window = Window.plan(pipeline, 5, method)
-    schedule = method.schedule_for(pipeline, window.minibatches)
-    timeline = play(schedule, lambda worker, action: action.units)
-    recording = TimelineRun("", "", timeline, schedule, window, {})
-    for use in time_use(spans_of(timeline), *recording.bounds):
-        assert use.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))
-
-
 def test_the_simulator_predicts_where_weights_are_stale() -> None:
     _, profile = chain_of(seconds=[3, 3], parameter_bytes=[4, 8], output_bytes=[1, 1])
     profile = profile.model_copy(update={"prediction_seconds_per_byte": 0.125})
@@ -136,33 +122,6 @@ def test_the_simulator_predicts_where_weights_are_stale() -> None:
     # 4 bytes for each of four minibatches at half speed; the last stage has nothing to predict.
     assert [use.seconds[PREDICTION] for use in uses] == [pytest.approx(4 * 4 * 0.125 / 0.5), 0.0]
     assert uses[0].seconds[Forward.span] == pytest.approx(4 * 1 / 0.5)
-
-
-def seconds_of(worker: int, action: Action) -> float:
-    assert not isinstance(action, Send)
-    return SECONDS[type(action)]
-
-
-@given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe"]))
-def test_play_performs_every_list_in_order_and_keeps_dependencies(
-    pipeline: Pipeline, minibatches: int, kind: str
-) -> None:
-    schedule = build_schedule(pipeline, minibatches, "gpipe" if kind == "gpipe" else "1f1b")
-    timed = play(schedule, seconds_of)
-    sent = {(t.action.message, t.action.to): t.end for t in timed if isinstance(t.action, Send)}
-    for worker, actions in schedule.actions.items():
-        mine = [t for t in timed if t.worker == worker]
-        assert tuple(t.action for t in mine) == actions
-        clock = 0.0
-        for t in mine:
-            assert clock <= t.start <= t.end
-            free = clock
-            clock = t.end
-            if isinstance(t.action, Receive):
-                assert t.end == max(free, sent[t.action.message, worker] + 0.25)
-            elif isinstance(t.action, Forward | Backward | Update | Send):
-                # As early as it can: only messages and other replicas make a worker wait.
-                assert t.start == free
 
 
 def tied_seconds(worker: int, action: Action) -> float:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 
+from drlpp.costs.buckets import buckets_of
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
+from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.schedule.actions import AllReduce, Forward
+from drlpp.schedule.actions import BUCKET_BYTES, AllReduce, Forward, Send
 from drlpp.schedule.method import Method
-from drlpp.simulator import Simulation, simulate
+from drlpp.simulator import SimulatedCluster, Simulation, simulate
+from drlpp.simulator.playing.costs import Costs
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.simulated_chains import FAST, MIB, chain, one_way, stages_of
-from tests.support.strategies.graphs import chain_of, cluster_of, graph_of, profile_of
+from tests.support.strategies.graphs import chain_of, cluster_of, graph_of, profile_of, tied_chain
 
 
 def test_a_slow_link_carries_both_directions_at_once() -> None:
@@ -145,3 +149,117 @@ def test_a_sum_leaves_before_what_its_backward_sends(
         return stages_of(slower, cluster, *replicas, method=method).seconds_per_minibatch
 
     assert simulated(0.0) == pytest.approx(simulated(1e-7), rel=1e-6)
+
+
+HOSTS = Cluster(
+    hosts=(
+        Host(name="here", accelerators=2),
+        Host(
+            name="slow",
+            accelerators=1,
+            network=Link(bandwidth_bytes_per_second=7.0, latency_seconds=0.5),
+        ),
+        Host(name="there", accelerators=1),
+    ),
+    within_host=Link(bandwidth_bytes_per_second=1e3, latency_seconds=1e-3),
+    between_hosts=Link(bandwidth_bytes_per_second=100.0, latency_seconds=1e-2),
+)
+
+
+def measured(
+    profile: Profile, cluster: Cluster, placement: Placement, method: Method
+) -> Measurement:
+    outcome = SimulatedCluster(profile, cluster, method=method).measure(placement)
+    assert isinstance(outcome, Measurement)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("stages", "method"),
+    [
+        ([0, 1, 2, 3], Method()),
+        ([1, 0, 0, 0], Method()),
+        ([0, 1, 1, 2], Method(schedule="gpipe", policy="sync", microbatches=5)),
+    ],
+)
+def test_messages_take_what_the_link_says(stages: list[int], method: Method) -> None:
+    """On every level, and a host that is slower to reach; the ways are those of the schedule."""
+    operators = max(stages) + 1
+    profile = chain(*[3] * operators, output_bytes=40, parameter_bytes=60)
+    placement = Placement.from_assignment(range(operators), stages)
+    outcome = measured(profile, HOSTS, placement, method)
+    for link in outcome.links:
+        there = HOSTS.link(link.sender, link.receiver)
+        assert link.seconds == there.seconds(link.bytes_)
+        same_stage = stages[link.sender] == stages[link.receiver]
+        replicas = stages.count(stages[link.sender])
+        assert link.bytes_ == (60 / replicas if same_stage else 40 / method.microbatches)
+    pipeline = placement.pipeline(profile.graph)
+    schedule = method.schedule_for(pipeline, 30)
+    used = {
+        (worker, action.to)
+        for worker, actions in schedule.actions.items()
+        for action in actions
+        if isinstance(action, Send)
+    }
+    for ring in pipeline.stages:
+        if len(ring) > 1:
+            used |= {(worker, ring[i - len(ring) + 1]) for i, worker in enumerate(ring)}
+    ways = [(link.sender, link.receiver) for link in outcome.links]
+    assert set(ways) == used
+    assert len(ways) == len(used)
+
+
+def test_a_ring_carries_the_largest_bucket_in_parts() -> None:
+    profile = chain(3, 3, 3, parameter_bytes=4 * (BUCKET_BYTES // 10))
+    placement = Placement.from_assignment([0, 0, 0], [0, 0])
+    links = measured(profile, cluster_of(2), placement, Method()).links
+    assert [link.bytes_ for link in links] == [4 * (BUCKET_BYTES // 10)] * 2
+
+
+def test_a_sum_leaves_when_all_have_contributed() -> None:
+    """A round trip of 8 bytes at a byte per second, between the backwards and the updates.
+
+    Stage 1 takes 2 + 4 s; its gradient, a byte, goes before the 8 bytes of what it contributes. The
+    sum comes back, and the update takes half a second for each byte.
+    """
+    workload = Workload.of(tied_chain([6, 6], 8))
+    method = Method(schedule="gpipe", policy="sync")
+    apart = Placement.from_assignment([0, 1], (0, 1))
+    played = simulate(workload, cluster_of(2), apart, method)
+    assert played.seconds_per_minibatch == pytest.approx(2 + 4 + 1 + 8 + 8 + 4)
+    together = Placement.from_assignment([0, 0], (0, 0))
+    played = simulate(workload, cluster_of(1), Placement.from_assignment([0, 0], (0,)), method)
+    assert played.seconds_per_minibatch == pytest.approx(12 + 4)
+    costs = simulate(workload, cluster_of(2), together, method).run.costs
+    assert _longest(costs) == [[0.0]]
+    assert costs.ring_latency == [8.0]
+
+
+def test_a_norm_waits_for_what_others_contribute() -> None:
+    """Copies on two replicas and one, 8 bytes each, and a ring of three for the norm."""
+    method = Method(schedule="gpipe", policy="sync", microbatches=2, clip_norm=1.0)
+    workload = Workload.of(tied_chain([6, 6], 8), method)
+    placement = Placement.from_assignment([0, 1], (0, 0, 1))
+    played = simulate(workload, cluster_of(3), placement, method)
+    assert played.steadiness == 1.0
+    assert played.seconds_per_minibatch == pytest.approx(36 + 2 * 2 * 8 / 3)
+
+
+def _longest(costs: Costs) -> list[list[float]]:
+    """The longest hop of the buckets of each kind of sum."""
+    rings = numpy.split(costs.ring_seconds, costs.ring_begins[1:-1])
+    longest = numpy.array([ring.max(initial=0.0) for ring in rings])
+    return [found.tolist() for found in numpy.split(longest, costs.bucket_begins[1:-1])]
+
+
+def test_replicas_sum_copies_of_others_weights_apart() -> None:
+    workload = Workload.of(tied_chain([6, 6, 6], 8))
+    assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1))] == [2]
+    assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1, 2))] == [10]
+    placement = Placement.from_assignment([0, 0, 1], (0, 0, 1))
+    run = simulate(workload, cluster_of(3), placement, Method(policy="stash")).run
+    # Of two replicas, two messages of half the bytes.
+    # Its own weights and the copy go one after the other, over the ports of the messages.
+    sums = [(one.stage, one.tie) for one in run.program.sums]
+    assert dict(zip(sums, _longest(run.costs), strict=True)) == {(0, -1): [2.0], (0, 0): [8.0]}

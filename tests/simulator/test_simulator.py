@@ -61,19 +61,6 @@ def test_flushing_costs_a_bubble(schedule: str, stages: int, microbatches: int) 
     assert found.seconds_per_minibatch == pytest.approx(3 / microbatches * slots)
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (3, 4), (4, 8)])
-@pytest.mark.parametrize(("parameter_bytes", "units"), [(8, 1), (0, 3)], ids=["halves", "no W"])
-def test_split_backwards_cost_less_of_it(
-    stages: int, microbatches: int, parameter_bytes: int, units: int
-) -> None:
-    """(P − 1)(F + I − W); without weights there is nothing to do later, and I is all of B."""
-    method = Method(schedule="zb-h1", policy="sync", microbatches=microbatches)
-    profile = chain(*[3] * stages, parameter_bytes=parameter_bytes)
-    found = stages_of(profile, fast_cluster(stages), *[1] * stages, method=method)
-    slots = 3 * microbatches + units * (stages - 1)
-    assert found.seconds_per_minibatch == pytest.approx(slots / microbatches)
-
-
 def test_a_half_of_a_backward_takes_the_overhead_of_a_whole_one() -> None:
     """Two stages, two microbatches: F 1, B 2 + 0.5, I and W 1 + 0.5 each."""
     profile = chain(6, 6, parameter_bytes=8).model_copy(update={"backward_overhead_seconds": 0.5})
@@ -110,13 +97,6 @@ def test_two_stages_on_an_accelerator_need_not_wait(accelerators: int, microbatc
     assert rule.seconds_per_minibatch == pytest.approx(2 * (3 + 1))
     assert rule.bottleneck == f"compute of stages 0 and {2 * accelerators - 1}"
     assert [usage.stage for usage in found.workers] == list(range(accelerators))
-
-
-def test_recomputing_takes_a_forward_pass() -> None:
-    method = Method(recompute=True)
-    found = stages_of(chain(3, 3), fast_cluster(2), 1, 1, method=method)
-    # The last stage's backward follows at once, and it keeps its activations.
-    assert found.seconds_per_minibatch == pytest.approx(1 + 1 + 2)
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"precision": "float16"}])

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.costs.memory import MemoryModel
-from drlpp.costs.placement_rule import predict
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -129,23 +125,3 @@ def test_seconds_are_those_of_the_recurrence(data: st.DataObject) -> None:
     )
     # A deeper straight pipeline is never slower.
     assert expected <= noam.seconds_per_minibatch * (1 + 1e-9)
-
-
-@given(st.data(), st.sampled_from(["vanilla", "stash", "pipeoptim"]))
-@settings(max_examples=20)
-def test_memory_is_that_of_the_prediction(data: st.DataObject, policy: str) -> None:
-    stages = data.draw(st.integers(2, 4))
-    workload = chain_workload([1] * stages, [2] * stages, range(2, stages + 1))
-    workload = replace(workload, kept_bytes=numpy.array([5.0, 7.0, 11.0, 13.0][:stages]))
-    method = Method.model_validate(
-        {
-            "policy": policy,
-            "in_flight_per_link": data.draw(depths(stages)),
-            "recompute": data.draw(recomputing(stages)),
-        }
-    )
-    cluster = with_a_slow_link(stages, 1, 0, 1)
-    played = simulate(workload, cluster, straight(stages), method)
-    memory = MemoryModel(method)
-    predicted = predict(workload, cluster, straight(stages), memory=memory)
-    assert played.memory_bytes == pytest.approx([s.memory_bytes for s in predicted.stages])

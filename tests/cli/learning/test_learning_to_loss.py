@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
+from drlpp.agents import AGENTS
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning.learning_job import worth_racing
+from drlpp.cli.learning.learning_job import LearningJob, methods_of_the_agent, worth_racing
 from drlpp.cli.learning.live_run import run_record
-from drlpp.cli.settings import RaceSettings
+from drlpp.cli.settings import RaceSettings, SearchSettings
 from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners import Space, Vary, read_vary
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
@@ -151,3 +155,40 @@ def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
     asked = [deepest, as_late, middle, late, fresh, single]
     assert worth_racing(asked, Workload.of(chain(1.0, 1.0))) == [deepest, single, middle, fresh]
     assert worth_racing([fresh, middle, deepest], Workload.of(chain(1.0, 1.0))) == [fresh]
+
+
+def chosen(
+    agent: str,
+    vary: str | None = None,
+    method: Method | None = None,
+    most_staleness: int | None = None,
+) -> Space | None:
+    varied = None if vary is None else read_vary(vary)
+    usual = Space(method or Method(), varied, most_staleness, batch_size=8)
+    search = SearchSettings(vary=vary, max_staleness=most_staleness)
+    return methods_of_the_agent(AGENTS[agent], search, usual)
+
+
+def test_the_papers_action_is_the_placement() -> None:
+    assert chosen("drl-pp") is None
+    limited = chosen("drl-pp", most_staleness=2)
+    assert limited is not None
+    assert (len(limited.methods), limited.most_staleness) == (1, 2)
+
+
+def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
+    found = chosen("guided")
+    assert found is not None
+    assert found.deepens
+    flushing = Method(schedule="gpipe", policy="sync")
+    schedules = chosen("guided", Vary.SCHEDULE, flushing)
+    assert schedules is not None
+    assert "zb-v" in {method.schedule for method in schedules.methods}
+
+
+@pytest.mark.parametrize("agent", ["drl-pp", "guided"])
+def test_a_method_that_no_policy_can_draw_is_refused_before_a_profile(agent: str) -> None:
+    session: Any = SimpleNamespace(method=Method(schedule="zb-v", policy="sync"))
+    given: Any = None
+    with pytest.raises(InvalidInput, match="gives every accelerator one stage, and schedule zb-v"):
+        LearningJob(session, Path(), agent, given, AGENTS[agent], None, None).run()

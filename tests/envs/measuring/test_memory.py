@@ -52,15 +52,6 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_run_resumes_from_its_file(written: Path) -> None:
-    measurer = FakeMeasurer(chain(6))
-    memory = MeasurementMemory(measurer, path=written)
-    assert memory.measure(WHOLE) == LOST
-    assert isinstance(memory.measure(UNEVEN), Measurement)
-    assert not measurer.measured
-    assert memory.summary[:2] == (3, 1)
-
-
 @pytest.mark.parametrize("failure", ["worker lost", "timeout"])
 def test_what_a_placement_may_not_be_to_blame_for_counts_the_second_time(
     tmp_path: Path, failure: str
@@ -106,13 +97,6 @@ def test_a_file_of_another_run_is_refused(written: Path) -> None:
     with pytest.raises(InvalidFile, match="use 30"):
         MeasurementMemory(FakeMeasurer(chain(6)), minibatches=10, path=written)
     assert written.read_bytes() == before
-
-
-def test_damage_is_named_by_its_line(written: Path) -> None:
-    lines = written.read_text().splitlines()
-    written.write_text("\n".join([*lines[:2], "{}", *lines[3:]]) + "\n")
-    with pytest.raises(InvalidFile, match="line 3"):
-        MeasurementMemory(FakeMeasurer(chain(6)), path=written)
 
 
 def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> None:

@@ -85,10 +85,11 @@ def test_a_search_ends_by_itself_within_sixteen_measurements_and_is_right() -> N
     assert 3 <= len(found.measured) <= 16
 
 
-@pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("loky.cpu_count", lambda: 2)
-    yield
+@pytest.fixture(scope="module")
+def two_cores() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loky.cpu_count", lambda: 2)
+        yield
     loky.get_reusable_executor().shutdown(kill_workers=True)
 
 

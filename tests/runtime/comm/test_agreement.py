@@ -1,6 +1,7 @@
 """Workers that expect other messages than they get say so before the first minibatch."""
 
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import compress
@@ -12,16 +13,16 @@ import torch.distributed as dist
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.capturing.graph import TensorSpec
-from drlpp.errors import RunFailure
+from drlpp.errors import RunFailure, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.comm.agreement import contents_of, verify_message_plan
-from drlpp.runtime.comm.connections import Member
+from drlpp.runtime.comm.agreement import verify_message_plan
+from drlpp.runtime.comm.connections import Member, broken_connection
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import Deploy
 from drlpp.runtime.session import session as session
-from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.actions import Message, Receive
+from drlpp.runtime.worker.worker_process import failed
+from drlpp.schedule.actions import Receive
 from drlpp.schedule.method import Method
 from tests.support.models.forked import placements
 
@@ -125,20 +126,37 @@ def test_workers_ask_before_the_first_minibatch(
             workers.run(deployment, 6)
 
 
-def test_both_ends_name_the_same_contents(captured: CapturedModel) -> None:
-    """For every edge of a branching placement, activations and gradients."""
-    placement = placements(captured)["branching"]
-    programs: tuple[StageProgram, ...] = cut_stages(captured, placement)
-    edges = [(program.stage, target) for program in programs for target in program.sends]
-    assert len(edges) > 4
-    for source, target in edges:
-        there = Message("activation", source, target, 0, 0)
-        back = Message("gradient", target, source, 0, 0)
-        for message in (there, back):
-            assert contents_of([programs[source]], message) == contents_of(
-                [programs[target]], message
-            )
-        assert contents_of([programs[source]], there) == [
-            spec for _, spec in programs[source].sends[target]
-        ]
-        assert all(spec.differentiable for spec in contents_of([programs[source]], back))
+def _groups(timeout_seconds: float) -> list[dist.ProcessGroup]:
+    """Two that are connected with each other."""
+    store = dist.HashStore()
+    found: dict[int, dist.ProcessGroup] = {}
+
+    def build(worker: int) -> None:
+        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), timeout_seconds)
+        found[worker] = member.group("all", (0, 1), "gloo")
+
+    threads = [threading.Thread(target=build, args=(worker,)) for worker in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[0], found[1]]
+
+
+@pytest.mark.parametrize("way", ["closed", "silent"])
+def test_what_gloo_says_is_a_lost_connection(way: str) -> None:
+    here, there = _groups(60 if way == "closed" else 0.5)
+    waiting = here.recv([torch.zeros(4)], 1, 0)
+    if way == "closed":
+        del there
+    with pytest.raises(RuntimeError) as caught:
+        waiting.wait()
+    assert (broken := broken_connection(caught.value)) is not None
+    assert "This is typically" not in broken
+    raised = failed(3, caught.value)
+    assert isinstance(raised, WorkerLost)
+    assert str(raised) == f"worker 3 lost its connection to another ({broken})"
+
+
+def test_other_errors_are_others() -> None:
+    assert broken_connection(RuntimeError("size mismatch")) is None

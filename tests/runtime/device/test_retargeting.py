@@ -15,6 +15,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
+from drlpp.runtime.device.recurrent import ON_GPU
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.stage.passes.operators import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
@@ -125,3 +126,33 @@ def test_on_a_processor_a_graph_stays_as_it_is() -> None:
     move_graph_to_device(program.function, torch.device("cpu"))
     assert program.function.code == before
     move_graph_to_device(None, GPU)
+
+
+aten = torch.ops.aten
+LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN}
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_dropout_between_layers_is_torchs(kind: str, *, bidirectional: bool) -> None:
+    """With the same seed the same numbers, although each layer is called alone."""
+    module = LAYERS[kind](5, 4, 3, dropout=0.4, bidirectional=bidirectional).double()
+    given = torch.rand(6, 2, 5, dtype=torch.double, requires_grad=True)
+    zeros = torch.zeros(6 if bidirectional else 3, 2, 4, dtype=torch.double)
+    weights = list(module.parameters())
+    state = [zeros, zeros] if kind == "lstm" else zeros
+    arguments = (given, state, weights, True, 3, 0.4, True, bidirectional, False)
+    operator = getattr(aten, kind).input
+    torch.manual_seed(1)
+    wanted: tuple[Tensor, ...] = operator(*arguments)
+    torch.manual_seed(1)
+    found: tuple[Tensor, ...] = ON_GPU[operator](*arguments)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    totals = [torch.stack([output.sum() for output in outputs]) for outputs in (found, wanted)]
+    for one, other in zip(
+        torch.autograd.grad(totals[0].sum(), [given, *weights]),
+        torch.autograd.grad(totals[1].sum(), [given, *weights]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)

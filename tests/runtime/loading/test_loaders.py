@@ -4,14 +4,24 @@ import time
 from collections.abc import Iterator
 from itertools import count, islice, repeat
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    Subset,
+    TensorDataset,
+)
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, InvalidInput
@@ -21,10 +31,14 @@ from drlpp.runtime import (
     ProgressReport,
     TrainerCallbacks,
 )
-from drlpp.runtime.loading.loaders import Unpacker
+from drlpp.runtime.device.clocks import ProcessorClock
+from drlpp.runtime.loading.loaders import Unpacker, generators_of, iterate
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.training.data.training_data import HeldOutCount, evaluation_order
+from drlpp.runtime.worker.executor import Executor
+from drlpp.schedule.actions import Forward
 from drlpp.schedule.method import Method
+from drlpp.schedule.timeline import WAITING, TimedAction, spans_of, time_use
 from drlpp.specs.data import Data
 from tests.support.training.loading import data_for, loaders_for, placement_file, same
 
@@ -71,18 +85,6 @@ class Endless(IterableDataset[tuple[Tensor, Tensor]]):
             yield inputs[number % 96], targets[number % 96]
 
 
-def test_an_endless_stream_has_epochs_of_a_given_length(
-    captured: CapturedModel, tmp_path: Path
-) -> None:
-    data = data_for(captured)
-    document = placement_file(captured, 0, 1, method=STASH)
-    stream = DataLoader(Endless(data), batch_size=8)
-    found = PipelineTrainer(document, out=tmp_path / "1").fit(stream, epochs=2, minibatches=12)
-    loader = DataLoader(TensorDataset(data.train.inputs[0], data.train.targets), batch_size=8)
-    wanted = PipelineTrainer(document, out=tmp_path / "2").fit(loader, epochs=2)
-    assert same(found.state_dict, wanted.state_dict)
-
-
 def _twice(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     inputs, targets = zip(*samples, strict=True)
     return torch.stack([*inputs, *inputs]), torch.stack([*targets, *targets])
@@ -122,25 +124,6 @@ def test_a_loader_may_use_its_memory_again(captured: CapturedModel) -> None:
     samples = Unpacker(None, captured)((inputs, targets))
     inputs += 1
     assert not samples.inputs[0].any()
-
-
-def test_held_out_loaders_may_have_any_batch_size(captured: CapturedModel, tmp_path: Path) -> None:
-    data = data_for(captured)
-    document = placement_file(captured, 0, 1, method=STASH)
-    train, _ = loaders_for(data)
-    _, held_out = loaders_for(data, 3)
-    found = PipelineTrainer(document, out=tmp_path).fit(train, held_out, epochs=1)
-    task = captured.reference.build()
-    task.module.load_state_dict(found.state_dict)
-    outputs = task.module(*data.test.inputs)
-    assert task.loss is not None
-    assert task.score is not None
-    report = found.epochs[0]
-    assert report.held_out_loss == pytest.approx(
-        task.loss(outputs, data.test.targets).item(), rel=1e-5
-    )
-    wanted = task.score(outputs, data.test.targets).mean().item()
-    assert report.score == pytest.approx(wanted, abs=1e-7)
 
 
 class Once(IterableDataset[tuple[Tensor, Tensor]]):
@@ -302,3 +285,104 @@ def test_means_are_those_over_all_samples(samples: int, batch_size: int, seed: i
     losses = [minibatch.mean().item() for minibatch in scores]
     assert count.mean_loss(losses) == pytest.approx(values.mean().item())
     assert count.mean_score(scores) == pytest.approx(values.mean().item())
+
+
+class Numbers(Dataset[int]):
+    """Numbers that are those of an epoch, with a generator where no one would look first."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.options: dict[str, list[object]] = {"noise": [torch.Generator()], "self": [self]}
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * self.epoch + index
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class Told(Sampler[list[int]]):
+    """Batches in an order by the epoch that they have been told."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        yield from torch.randperm(16, generator=generator).view(-1, 4).tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def _distributed() -> DistributedSampler[int]:
+    return DistributedSampler(Numbers(), num_replicas=1, rank=0)
+
+
+def _given(loader: DataLoader, epoch: int) -> list[int]:
+    batches: list[Tensor] = list(iterate(loader, 1, epoch))
+    return torch.cat(batches).tolist()
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(range(16), 4, sampler=_distributed()),
+        DataLoader(range(16), batch_sampler=BatchSampler(_distributed(), 4, drop_last=False)),
+        DataLoader(range(16), batch_sampler=Told()),
+    ],
+)
+def test_samplers_are_told_the_epoch(loader: DataLoader) -> None:
+    first, second = _given(loader, 1), _given(loader, 2)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(16))
+    assert _given(loader, 1) == first
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_data_sets_are_told_the_epoch_from_0_also_in_processes_that_stay(processes: int) -> None:
+    loader = DataLoader(Numbers(), 4, num_workers=processes, persistent_workers=bool(processes))
+    assert _given(loader, 1) == list(range(16))
+    assert _given(loader, 3) == list(range(200, 216))
+
+
+def test_generators_are_found_once_wherever_they_are() -> None:
+    loader = DataLoader(Subset(Numbers(), range(16)), 4, shuffle=True, generator=torch.Generator())
+    assert len(generators_of(loader)) == 2
+    assert loader.generator in generators_of(loader)
+
+
+def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Data take 5 s, a forward 2 s."""
+    now = 0.0
+
+    def passes(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("drlpp.runtime.device.clocks.time", clock)
+    runner = SimpleNamespace(
+        program=SimpleNamespace(receives={}, sends={}),
+        wait_for=lambda minibatch: passes(5),
+        forward=lambda part, received: passes(2),
+    )
+    mailbox = SimpleNamespace(drain=lambda: None)
+    executor = Executor(
+        runners=[cast(Any, runner)],
+        mailbox=cast(Any, mailbox),
+        clock=ProcessorClock(),
+        on_progress=lambda _: None,
+    )
+    actions = [Forward(0, 0), Forward(1, 0)]
+    times = executor.run(actions)
+    assert times == [(5, 7), (12, 14)]
+    timeline = [TimedAction(0, a, *t) for a, t in zip(actions, times, strict=True)]
+    (use,) = time_use(spans_of(timeline), 5, 14)
+    assert use.seconds[Forward.span] == 4
+    assert use.seconds[WAITING] == 5

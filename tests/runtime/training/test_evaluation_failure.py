@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import DataError
+from drlpp.errors import DataError, NotFinite
+from drlpp.placement.measurement import Measurement
 from drlpp.runtime import (
     ClusterSession,
     EarlyStopping,
@@ -19,8 +20,10 @@ from drlpp.runtime import (
     TrainingResult,
 )
 from drlpp.schedule.method import Method
-from tests.support.training.killing import killed_after_saving
+from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.loading import data_for, loaders_for, placement_file, same, train
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 
 class Spoiled(TensorDataset):
@@ -78,18 +81,6 @@ def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
     assert rest.epochs[1].minibatches_per_second > 0
 
 
-def test_the_best_weights_are_kept_if_the_end_comes_before_the_evaluation(
-    captured: CapturedModel, tmp_path: Path
-) -> None:
-    document = placement_file(captured, 0, 1)
-    options: dict[str, Any] = {"early_stopping": EarlyStopping(monitor="loss"), "out": tmp_path}
-    with killed_after_saving(1):
-        train(document, epochs=1, **options)
-    assert not (tmp_path / "best.pt").exists()
-    result = train(document, epochs=1, resume=True, **options)
-    assert same(torch.load(tmp_path / "best.pt", weights_only=True), result.state_dict)
-
-
 def test_an_epoch_without_held_out_data_is_whole(captured: CapturedModel, tmp_path: Path) -> None:
     document = placement_file(captured, 0)
     loader = loaders_for(data_for(captured))[0]
@@ -99,3 +90,59 @@ def test_an_epoch_without_held_out_data_is_whole(captured: CapturedModel, tmp_pa
         trainer = PipelineTrainer(document, out=tmp_path, resume=resume, observer=observer)
         assert [r.score for r in trainer.fit(loader, epochs=1).epochs] == [None]
         assert len(told) == (not resume)
+
+
+def sgd(rate: float) -> OptimizerSpec:
+    return OptimizerSpec(name="sgd", options={"lr": rate, "momentum": 0.0})
+
+
+def large(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Data with a loss that is finite and gradients above 10."""
+    inputs = 1e4 * torch.randn(16, example_inputs[0].shape[1])
+    targets = torch.arange(16) % 5
+    return (inputs, targets), (inputs[:8], targets[:8])
+
+
+def one_minibatch(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Of which the only update is the last."""
+    _, held_out = large(example_inputs)
+    return held_out, held_out
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 2])
+def test_a_training_that_diverges_says_what_may_help_and_what_is_kept(
+    captured: CapturedModel, tmp_path: Path, checkpoint_every: int
+) -> None:
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), optimizer=sgd(1e6))
+    kept = rf"; {tmp_path}/checkpoint\S+ has finite weights; .*" if checkpoint_every else ""
+    with pytest.raises(
+        NotFinite,
+        match=r"^training diverged in epoch 1: the loss of minibatch \d+ is (nan|inf) \(counted "
+        rf"from 1 since training began\); if all values .* are finite, .* may help{kept}$",
+    ):
+        train(document, epochs=2, checkpoint_every=checkpoint_every, out=tmp_path)
+
+
+@pytest.mark.parametrize(("data", "checkpoint_every"), [("large", 1), ("one_minibatch", 0)])
+def test_weights_that_are_not_finite_are_no_checkpoint(
+    captured: CapturedModel, tmp_path: Path, data: str, checkpoint_every: int
+) -> None:
+    """The update after the last loss makes them so, which no loss has told yet."""
+    document = file_of(captured, in_a_row(captured.graph, 0), optimizer=sgd(1e38))
+    options: dict[str, Any] = {"early_stopping": EarlyStopping(monitor="score"), "epochs": 1}
+    with pytest.raises(NotFinite, match=r"epoch 1: \S+ has values that .* may help$"):
+        train(
+            document,
+            data=f"{__name__}:{data}",
+            checkpoint_every=checkpoint_every,
+            out=tmp_path,
+            **options,
+        )
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "best.pt").exists()
+
+
+def test_a_measurement_goes_on(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=2, optimizer=sgd(1e38)) as session:
+        outcome = session.measure(in_a_row(captured.graph, 0, 1), minibatches=20)
+    assert isinstance(outcome, Measurement)

@@ -100,7 +100,7 @@ def test_models_that_cannot_be_trained_or_monitored(tmp_path: Path) -> None:
     captured = capture(ModelReference.named("tests.support.models.small:without_loss"))
     with pytest.raises(InvalidInput, match="no loss to train with"):
         train(placement_file(captured, 0), out=tmp_path / "1")
-    captured = capture(ModelReference.named("tests.support.models.gathering:gathering"))
+    captured = capture(ModelReference.named("tests.exporting.decoder:decoder"))
     stopping = EarlyStopping(monitor="score")
     trainer = PipelineTrainer(
         placement_file(captured, 0), out=tmp_path / "2", early_stopping=stopping

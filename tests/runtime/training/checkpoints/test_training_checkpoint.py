@@ -1,6 +1,5 @@
 """What is refused as a checkpoint of a training."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -86,16 +85,6 @@ def test_state_that_does_not_suit_the_weights_is_refused(
     write_checkpoint(path, saved)
     with pytest.raises(InvalidFile, match=f"{path}: .*{weight}.* expected"):
         train(placement_file(captured, 0, 1), data=DATA, out=tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("damage", [lambda data: b"half a che", lambda data: data[:-1]])
-def test_a_damaged_file_is_told(
-    captured: CapturedModel, written: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(damage(written.read_bytes()))
-    with pytest.raises(InvalidFile, match=r"checkpoint.safetensors: not a checkpoint"):
-        checked_checkpoint(path, read_checkpoint(path), captured.state, 12)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
