@@ -218,7 +218,8 @@ def _noticing_interrupts(interrupted: threading.Event) -> Iterator[None]:
 @contextmanager
 def _measuring_shown(memory: MeasurementMemory, budget: int, console: Console) -> Iterator[None]:
     """Show during the block what ``memory`` measures, the best time so far and the time left."""
-    before, runs, time_left = memory.distinct, 0, TimeLeft(done=0)
+    before, runs, time_left = memory.distinct, 0, TimeLeft()
+    time_left.text(0, budget)
 
     def on_run(candidate: Candidate, outcome: Outcome) -> None:
         nonlocal runs

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -28,19 +27,6 @@ def build_console() -> Console:
 
 
 console = build_console()
-
-
-def end_with_report(folder: Path) -> None:
-    """Write the page of a run that has ended, and print its path."""
-    from drlpp.report.page import write_report
-
-    try:
-        path = write_report(folder)
-    except Exception as error:
-        # The run itself is done; nothing about a page may turn that into a failure.
-        console.print(f"no report could be written: {error}")
-    else:
-        console.print(f"report: {path}")
 
 
 @contextmanager

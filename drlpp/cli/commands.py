@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
 from contextvars import ContextVar
-from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -211,18 +210,9 @@ def keep_options(folder: Path) -> None:
     """Write the options of the command that runs into its folder, so that it can be run again."""
     from drlpp.io.files import write_atomically
 
-    content = {name.replace("_", "-"): _plain(value) for name, value in _given.get().items()}
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    content = {name.replace("_", "-"): value for name, value in _given.get().items()}
+    # Names of choices and paths are text in JSON.
+    plain = json.loads(json.dumps(content, default=str))
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     note = "# The options of this run: the same command with --config THIS_FILE runs it again.\n"
     write_atomically(folder / OPTIONS_NAME, (note + text).encode())
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case Enum():
-            return value.value
-        case Path():
-            return str(value)
-        case list() | tuple():
-            return [_plain(item) for item in value]
-    return value

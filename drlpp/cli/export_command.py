@@ -51,21 +51,19 @@ def export(given: Export) -> dict[str, Any]:
         trains_itself=form is not None,
         only_1f1b=form is not None and form.only_1f1b,
     )
-    layout = None
     if form is not None:
         units = form.units(captured.task.module, captured.graph)
-        layout = nearest_layout(nearest, captured.graph, units, costs.seconds)
-        nearest = layout.nearest
+        nearest = nearest_layout(nearest, captured.graph, units, costs.seconds)
     lines = list(nearest.notes)
     if lines:
         lines.append(_cost(plan, nearest, document.cluster, costs, profile))
     lines += filter(None, [ranks(nearest, document.cluster.host_name_of)])
     for line in lines:
         console.print(f"note: {line}")
-    if form is None or layout is None:
+    if form is None:
         then = write_bundle(captured, nearest, spec, out, given.seed, lines)
     else:
-        then = form.write(layout, captured, tuple(lines), out)
+        then = form.write(nearest, captured, tuple(lines), out)
     console.print(f"written to {out}")
     console.print(then)
     return {"written_to": str(out), "then": then, "notes": lines}

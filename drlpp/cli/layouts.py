@@ -18,11 +18,6 @@ from drlpp.racing.rivals import YOURS
 from drlpp.schedule.method import Method
 
 
-def is_file(text: str) -> bool:
-    """Return whether a layout is a placement file, which has a method of its own."""
-    return Path(text).suffix == ".json"
-
-
 def module_of(captured: CapturedModel | None, option: str) -> nn.Module:
     """Return the module that an option divides.
 
@@ -40,13 +35,13 @@ def candidate_of(
     """Return what a user names to compare with.
 
     Args:
-        text: a placement file, or ``modules:NAME,…``.
+        text: a placement file, which has a method of its own, or ``modules:NAME,…``.
         captured: the model, if it is known.
         graph: its operators.
         workers: that it can have at most.
         method: of a layout by modules.
     """
-    if is_file(text):
+    if Path(text).suffix == ".json":
         plan = read_placement(text).plan(graph)
         plan.placement.validate_for(graph, workers)
         return plan.candidate
@@ -55,11 +50,12 @@ def candidate_of(
 
 def layout_contenders(
     given: Sequence[str], captured: CapturedModel, workers: int, method: Method
-) -> dict[str, Contender]:
-    """Return a contender for each layout, by the layout as it was given."""
-    found = {}
-    for number, text in enumerate(given, 1):
-        candidate = candidate_of(text, captured, captured.graph, workers, method)
-        name = YOURS if len(given) == 1 else f"{YOURS} {number}"
-        found[text] = Contender.of(candidate, name)
-    return found
+) -> list[Contender]:
+    """Return a contender for each layout."""
+    return [
+        Contender.of(
+            candidate_of(text, captured, captured.graph, workers, method),
+            YOURS if len(given) == 1 else f"{YOURS} {number}",
+        )
+        for number, text in enumerate(given, 1)
+    ]

@@ -20,7 +20,7 @@ import typer
 import yaml
 
 from drlpp.errors import InvalidCluster, InvalidInput
-from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts import CutAt
 from drlpp.io.documents import read_document
 from drlpp.runtime.ipc.time_limits import checked_timeout
 from drlpp.schedule.kinds.registry import training_kinds

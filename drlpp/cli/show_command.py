@@ -12,7 +12,7 @@ from drlpp.cli.arguments import Show, Source
 from drlpp.cli.command_line import console
 from drlpp.cli.commands import Refusal
 from drlpp.cli.settings import WorkerSettings, model_reference, read_speeds, same_model
-from drlpp.cli.showing.machine import CHECKS, findings_table
+from drlpp.cli.showing.machine import CHECKS, NEEDED
 from drlpp.cli.showing.tables import describe, describe_measurements, report_lines
 from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
 from drlpp.costs.cost_table import read_profile
@@ -22,6 +22,7 @@ from drlpp.io.progress_lines import shown
 from drlpp.io.run_folder import OPTIONS_NAME
 from drlpp.placement.placement_file import read_placement
 from drlpp.report.page import write_report
+from drlpp.report.tables import Table
 
 _TAKEN_BY = {
     "profile": (Source.SIMULATOR,),
@@ -58,14 +59,19 @@ def show(given: Show) -> Any:
 
 def _show_machine() -> dict[str, Any]:
     """Show what the machine has; ends with exit code 1 if something keeps drlpp from training."""
+    findings, rows, problems = [], [], []
     with shown(console, "examining this machine, and starting two workers"):
-        findings = [check() for check in CHECKS]
-    console.print(findings_table(findings))
-    problems = [finding.name for finding in findings if finding.state == "problem"]
+        for name, check in CHECKS.items():
+            found, advice = check()
+            state = "ok" if advice is None else "problem" if name in NEEDED else "note"
+            findings.append({"name": name, "state": state, "found": found, "advice": advice})
+            rows.append([name, found if advice is None else f"{found}\n→ {state}: {advice}"])
+            problems += [name] * (state == "problem")
+    console.print(Table(["check", "found"], rows))
     console.print(
         f"problems: {', '.join(problems)}" if problems else "drlpp can train on this machine"
     )
-    record = {"problems": problems, "findings": [finding._asdict() for finding in findings]}
+    record = {"problems": problems, "findings": findings}
     return Refusal(record) if problems else record
 
 

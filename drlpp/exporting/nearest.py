@@ -17,16 +17,26 @@ from drlpp.schedule.weight_policies import SYNC
 
 
 @dataclass(frozen=True)
+class Unit:
+    """Modules that stay together, and the operators that they own."""
+
+    modules: tuple[str, ...]
+    operators: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Nearest:
     """What is exported.
 
     Attributes:
         candidate: that the format expresses.
         notes: a sentence for everything of the original that it does not.
+        units: of every stage, in formats that divide a model's modules.
     """
 
     candidate: Candidate
     notes: tuple[str, ...]
+    units: tuple[tuple[Unit, ...], ...] = ()
 
 
 def nearest_chain(

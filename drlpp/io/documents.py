@@ -45,14 +45,10 @@ class StrictRecord(Record):
 
 
 class Document(Record):
-    """A file of its own. Subclasses set ``kind`` and ``current_version``.
-
-    Files of older programs may have the ``former_fields``, which are ignored.
-    """
+    """A file of its own. Subclasses set ``kind`` and ``current_version``."""
 
     kind: ClassVar[str]
     current_version: ClassVar[int] = 1
-    former_fields: ClassVar[frozenset[str]] = frozenset()
 
 
 DocumentType = TypeVar("DocumentType", bound=Document)
@@ -96,8 +92,7 @@ def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentTyp
     Raises:
         InvalidFile: naming the file, the field, and what was expected there.
     """
-    found = read_mapping(Path(path))
-    content = {key: found[key] for key in found if key not in expected.former_fields}
+    content = read_mapping(Path(path))
     kind, version = content.pop("kind", None), content.pop("version", None)
     newest = expected.current_version
     if kind != expected.kind:
@@ -247,10 +242,6 @@ def first_problem(error: ValidationError) -> str:
             message = f"expected a list, found {found!r:.60}"
         case "too_short":
             message = "expected a list that is not empty"
-        case "int_parsing" | "int_type" | "int_from_float":
-            message = f"expected a whole number, found {found!r:.60}"
-        case "float_parsing" | "float_type":
-            message = f"expected a number, found {found!r:.60}"
         case _ if message.startswith("Input should be"):
             message = f"{message}, found {found!r:.60}"
     return f"field '{field}': {message}" if field else message

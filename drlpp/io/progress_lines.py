@@ -65,18 +65,15 @@ def shown(console: Console, what: str) -> Iterator[Callable[[str], None]]:
 
 
 class TimeLeft:
-    """The time until something is done, if the rest goes as fast as what was seen.
+    """The time until something is done, if the rest goes as fast as since the first look.
 
     Args:
-        done: how much is done now; None if only the first look will show it.
         clock: gives seconds.
     """
 
-    def __init__(
-        self, done: float | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._begin = None if done is None else (clock(), done)
+        self._begin: tuple[float, float] | None = None
 
     def text(self, done: float, total: float) -> str:
         """Return a time like ``2:05`` when this much is done, ``–`` if nothing is known yet."""

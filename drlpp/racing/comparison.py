@@ -14,7 +14,6 @@ from drlpp.racing.contenders import (
     Contender,
     Heat,
     compiled_as_plain,
-    rather_as_it_is,
     usual_method,
 )
 from drlpp.racing.race import LEAST_ROUNDS, LONG, cost_of, heat, race
@@ -23,9 +22,6 @@ from drlpp.racing.verdict import Entrant, Verdict, judge
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
-
-_SAME = ("model", "minibatches", "speeds")
-"""What a file has in common with a comparison that it continues."""
 
 _HOPELESS = 1.5
 """What is this many times as slow as the fastest in the heats is not compiled for the race."""
@@ -47,7 +43,6 @@ class Comparison(Document):
     """
 
     kind: ClassVar[str] = "comparison"
-    former_fields: ClassVar[frozenset[str]] = frozenset({"cluster"})
 
     model: str
     minibatches: Count
@@ -130,7 +125,8 @@ class _Course:
         self.contenders = list(self.fresh.contenders)
         self.heats = [list(heat.candidates) for heat in self.fresh.heats]
         known = read_document(self.path, Comparison) if self.path.exists() else self.fresh
-        same = all(getattr(known, name) == getattr(self.fresh, name) for name in _SAME)
+        measured = {"contenders": self.fresh.contenders, "heats": self.fresh.heats}
+        same = known.model_copy(update=measured) == self.fresh
         self.known = known if same else self.fresh
 
     def run(self, rounds: int) -> Comparison:
@@ -144,7 +140,6 @@ class _Course:
             run = self._measuring(candidates, known.get(kind, ()), short, what)
             # If all have failed, the first enters the race and tells why.
             best = heat(len(candidates), run) or 0
-            best = rather_as_it_is(candidates, best, [one.seconds for one in candidates])
             # In the race only its measurements of the race count.
             qualified.append(candidates[best].model_copy(update={"measurements": ()}))
         everyone = compiled_as_plain([*self.contenders, *qualified], self._hopeless())
@@ -177,7 +172,7 @@ class _Course:
     def _measuring(
         self, group: list[Contender], known: Sequence[Contender], minibatches: int, what: str = ""
     ) -> Callable[..., float | None]:
-        """Return what measures one of a group by its number, and tells before what it does.
+        """Return what measures one of a group by its number; of a heat it tells before ``what``.
 
         What is known of the very same contenders comes first.
         """
@@ -194,7 +189,7 @@ class _Course:
                 outcome = measure(self.session, group[index], minibatches * (LONG if long else 1))
                 group[index] = group[index].with_outcome(outcome)
                 self._keep()
-            return cost_of(outcome)
+            return cost_of(outcome, group[index].handicap if what else 1.0)
 
         return run
 

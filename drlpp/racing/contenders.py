@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Container, Hashable, Iterable, Sequence
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from drlpp.costs.ways_of_training import LOCAL_STEPS
+from drlpp.costs.ways_of_training import LOCAL_STEPS, WAYS
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
@@ -18,8 +17,8 @@ from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, ONE_F_ONE_B
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
 
-_HARDLY = 1.03
-"""What is so many times as slow is hardly slower: compiling takes seconds for every stage."""
+_COMPILED = 1.03
+"""What is compiled has to be so many times as fast."""
 
 
 class Contender(Record):
@@ -67,21 +66,26 @@ class Contender(Record):
         return self.placement is None and self.way == "local-sgd"
 
     @property
+    def handicap(self) -> float:
+        """What its costs count in a heat: compiling has to pay for the seconds that it takes."""
+        return _COMPILED if self.method.compiled else 1.0
+
+    @property
     def as_torch_has_it(self) -> str:
         """What to use instead of this project, where there is no placement."""
-        return _IN_TORCH[self.way].format(self.processes)
+        there = WAYS[self.way].torch
+        return there if self.is_plain else f"torch's {there} on {self.processes} accelerators"
 
     @property
     def configuration(self) -> str:
         """Replicas per stage and microbatches, or the processes or threads of PyTorch."""
-        if self.placement is None and self.way != "plain":
-            told = f"{self.processes} processes"
-            every = LOCAL_STEPS * self.method.accumulate
-            averaged = f", weights averaged every {every} minibatches"
-            return told + averaged * self.averages_weights
-        if self.placement is None:
+        if self.is_plain:
             count = self.threads
             return "one GPU" if count is None else f"{count} thread{'s' * (count > 1)}"
+        if self.placement is None:
+            every = LOCAL_STEPS * self.method.accumulate
+            averaged = f", weights averaged every {every} minibatches"
+            return f"{self.processes} processes" + averaged * self.averages_weights
         if not self.method.flushes and self.method.microbatches == 1:
             return self.placement.configuration
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
@@ -92,18 +96,17 @@ class Contender(Record):
         What takes several minibatches for one update is not as good as what takes as long with one.
         A rival that is called as its schedule need not say it twice.
         """
-        compiled = ["compiled"] * self.method.compiled
-        if self.placement is None and self.way != "plain":
-            return ", ".join([self.configuration, *["eager"] * usual.compiled])
-        if self.placement is None:
-            return ", ".join([self.configuration, *compiled])
-        unlike = self.method.unlike(usual, len(self.placement.stages))
-        told = [self.configuration, *unlike, *compiled]
-        stages = self.placement.stages
-        updates = [self.method.minibatches_of_update(len(stage.accelerators)) for stage in stages]
-        if max(updates) > usual.accumulate:
-            between = "–".join(map(str, sorted({min(updates), max(updates)})))
-            told.append(f"updates every {between} minibatches")
+        told = [self.configuration]
+        if self.placement is None and not self.is_plain:
+            return ", ".join([*told, *["eager"] * usual.compiled])
+        if self.placement is not None:
+            told += self.method.unlike(usual, len(self.placement.stages))
+            replicas = [len(stage.accelerators) for stage in self.placement.stages]
+            updates = {self.method.minibatches_of_update(number) for number in replicas}
+            if max(updates) > usual.accumulate:
+                between = "–".join(map(str, sorted({min(updates), max(updates)})))
+                told.append(f"updates every {between} minibatches")
+        told += ["compiled"] * self.method.compiled
         return ", ".join(one for one in told if one != self.found_by)
 
     @property
@@ -151,15 +154,6 @@ class Contender(Record):
         return self.model_copy(update={"measurements": (*self.measurements, outcome)})
 
 
-_IN_TORCH: dict[str, str] = {
-    "plain": "plain PyTorch",
-    "ddp": "torch's DistributedDataParallel on {} accelerators",
-    "zero-1": "torch's ZeroRedundancyOptimizer with DistributedDataParallel on {} accelerators",
-    "zero-2": "torch's fully_shard with reshard_after_forward=False on {} accelerators",
-    "fsdp": "torch's fully_shard on {} accelerators",
-}
-
-
 def as_it_runs(candidate: Candidate) -> Candidate:
     """Return the same candidate for all that perform the same actions with the same weights.
 
@@ -184,26 +178,6 @@ def as_it_runs(candidate: Candidate) -> Candidate:
 def usual_method(contenders: Iterable[Contender]) -> Method:
     """Return the method that was asked for, which plain PyTorch has too; without it the default."""
     return next((c.method for c in contenders if c.is_plain), Method())
-
-
-def rather_as_it_is(
-    candidates: Sequence[Contender], best: int, costs: Sequence[Sequence[float]]
-) -> int:
-    """Return the best's number, or that of the same uncompiled if it is hardly slower.
-
-    Args:
-        candidates: of a heat.
-        best: the number of the best.
-        costs: of every candidate, measured in turns.
-    """
-    one, limit = candidates[best], _HARDLY * statistics.median(costs[best] or [0.0])
-    if one.method.compiled:
-        as_it_is = one.method.model_copy(update={"compiled": False})
-        for number, other in enumerate(candidates):
-            alike = other.method == as_it_is and other.threads == one.threads
-            if alike and costs[number] and statistics.median(costs[number]) <= limit:
-                return number
-    return best
 
 
 def compiled_as_plain(
@@ -237,9 +211,6 @@ def names_of(contenders: Sequence[Contender]) -> tuple[str, ...]:
 
 class Heat(Record):
     """Candidates of one kind, of which the best enters the race; there is one at least."""
-
-    # Older files told the number of the best.
-    model_config = ConfigDict(extra="ignore")
 
     candidates: tuple[Contender, ...] = Field(min_length=1)
 

@@ -83,8 +83,10 @@ class _Course:
         chosen: dict[int, Training] = {}
         own = [self._takes_rate_of(candidate) == candidate for candidate in range(count)]
         finals = self.race.finals * min(count, 3)
+        share = self.searched / (self.race.epochs * self.race.minibatches)
+        searching = len(self.race.rates) * share
         for candidate in range(count):
-            left = self._left(count - 1, finals, sum(own[candidate:]))
+            left = self._left(count - 1 + finals + sum(own[candidate:]) * searching)
             self.on_step(f"learning rates: candidate {candidate + 1} of {count}{left}")
             end.rates[candidate] = rate = self._rate(candidate)
             if rate is None:
@@ -120,18 +122,10 @@ class _Course:
         self._seconds_to_goal = point.seconds
         return RaceEnd(race, point.loss, race.limit_seconds or _LIMIT * point.seconds)
 
-    def _left(self, halved: float, finals: int, searches: float = 0.0) -> str:
-        """Return how much time of training is left, as far as plain PyTorch has told the time.
-
-        Args:
-            halved: candidates that train on to the loss; finals: trainings of finalists;
-            searches: candidates that look for a learning rate.
-        """
+    def _left(self, trainings: float) -> str:
+        """Return how much time so many trainings take, as far as plain PyTorch has told it."""
         if self._seconds_to_goal is None:
             return ""
-        race = self.race
-        share = self.searched / (race.epochs * race.minibatches)
-        trainings = halved + finals + searches * len(race.rates) * share
         return f", about {clock_text(trainings * self._seconds_to_goal)} of training left"
 
     def _trained(self, training: Training, minibatches: int) -> Curve:
@@ -198,7 +192,7 @@ class _Course:
         while running:
             seconds = min(2 * seconds, limit)
             trained = max(curves[c].seconds for c in running) / (self._seconds_to_goal or math.inf)
-            left = self._left(len(running) * max(1 - trained, 0), self.race.finals * 3)
+            left = self._left(len(running) * max(1 - trained, 0) + self.race.finals * 3)
             self.on_step(f"halving: {len(running)} train for {seconds:.0f} s each{left}")
             curves |= {c: self.train(chosen[c], self._enough(seconds)) for c in running}
             if seconds >= limit or any(self._cost(curves[c]) <= seconds for c in running):
@@ -231,7 +225,7 @@ class _Course:
             return
 
         for number in range(1, count + 1):
-            left = self._left(0, len(finalists) * (count - number + 1))
+            left = self._left(len(finalists) * (count - number + 1))
             self.on_step(f"final: {len(finalists)} train, {number} of {count}{left}")
             for candidate in finalists if number % 2 else finalists[::-1]:
                 training = chosen[candidate]._replace(seed=number)

@@ -1,21 +1,39 @@
-"""Who takes part in a race to a loss: what the simulator and the lateness of gradients promise.
+"""What the simulator and the lateness of gradients promise of a training, before it begins.
 
 Training to a loss takes minutes, predicting it nothing: seconds per minibatch as simulated, times
-the samples that late gradients cost. What is far behind by that product does not start.
+the samples that late gradients cost. What is far behind by that product does not take part in a
+race, and the number of microbatches has the least of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from drlpp.errors import InvalidInput
+from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
+from drlpp.planners import PlanningProblem, even_split, exact
 from drlpp.racing.contenders import Contender
-from drlpp.racing.rivals import TODAY, Grounds
+from drlpp.racing.rivals import (
+    DATA_PARALLEL,
+    PLAIN,
+    TODAY,
+    Grounds,
+    best_measured,
+    candidates_of,
+    divisors,
+    without_equals,
+)
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
+from drlpp.schedule.kinds.alternating import GPIPE
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
+from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
+from drlpp.schedule.weight_policies import PIPEOPTIM
 
 MOST = 6
 """How many train, unless a user names more."""
@@ -41,6 +59,69 @@ def expected_seconds(grounds: Grounds, one: Contender) -> float:
     too_large, seconds = grounds.seconds(candidate)
     late = mean_staleness(plan.pipeline, plan.method)
     return math.inf if too_large else seconds * samples_needed(late, plan.method.policy)
+
+
+def usual_candidates(grounds: Grounds) -> list[Contender]:
+    """Return what races to a loss by itself, plain PyTorch first; none twice.
+
+    It is plain PyTorch with the threads, and data parallelism with the workers, at which a
+    minibatch is fastest; :func:`pipelines` that flush; and those of PipeOptim, made of the
+    session's method.
+    """
+    policy = PIPEOPTIM.name if grounds.method.policy_facts.synchronous else None
+    kinds = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
+    # GPipe waits as long as flushed 1F1B and holds more.
+    kinds.remove(GPIPE)
+    methods = [choose_method(policy, None, grounds.method)]
+    methods += [grounds.synchronous(kind.name, 1) for kind in kinds]
+    return without_equals(
+        [
+            # If plain PyTorch cannot train the model at all, the race will say so.
+            *(best_measured(grounds, PLAIN) or candidates_of(PLAIN, grounds)[:1]),
+            *best_measured(grounds, DATA_PARALLEL),
+            *(one for method in methods for one in pipelines(grounds, method)),
+        ]
+    )
+
+
+def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
+    """Return pipelines with a method, each with the microbatches that promise the loss first.
+
+    Even splits over two workers and over all, and the exact planner's placement for the latter's
+    microbatches, as far as they can be run: some policies need as many microbatches in an update as
+    are in flight.
+    """
+    workers, found = grounds.cluster.accelerators, []
+    methods: list[Method] = []
+    for name, planner, stages in (
+        ("even split", "gpipe", 2),
+        ("even split", "gpipe", workers),
+        ("exact", "exact", workers),
+    ):
+        if not 2 <= stages <= min(workers, len(grounds.session.graph)):
+            continue
+        if planner == "gpipe":
+            methods = _microbatched(grounds, method, stages)
+        candidates = [
+            Contender.of(p, name) for m in methods for p in grounds.placed(planner, m, [stages])
+        ]
+        costs = {one: expected_seconds(grounds, one) for one in candidates}
+        best = min(costs, key=costs.__getitem__, default=None)
+        if best is not None and math.isfinite(costs[best]):
+            found.append(best)
+            methods = [best.method]
+    return without_equals(found)
+
+
+def _microbatched(grounds: Grounds, method: Method, stages: int) -> list[Method]:
+    """Return a method with the user's microbatches, or with each number that divides a minibatch.
+
+    Without a flush that is up to twice the stages: more make gradients hardly less late.
+    """
+    given = grounds.method.microbatches
+    most = grounds.batch_size if method.flushes else 2 * stages
+    numbers = [given] if given > 1 else [n for n in divisors(grounds.batch_size) if n <= most]
+    return [choose_method(None, {"microbatches": number}, method) for number in numbers]
 
 
 def with_a_chance(
@@ -74,6 +155,49 @@ def with_a_chance(
     if left_out:
         line = f"expected to be late at the loss, so not trained: {', '.join(left_out)}"
     return [one for i, one in enumerate(usual) if i in kept], line
+
+
+def with_microbatches(grounds: Grounds) -> tuple[Method, str] | None:
+    """Return the method with the microbatches that promise a good model first, and why.
+
+    More of them make gradients less late on asynchronous 1F1B, and minibatches dearer: small passes
+    use an accelerator worse, and there are more messages.
+
+    Returns:
+        None if there is nothing to choose: the schedule flushes, one worker is all there is, or the
+        pipeline cannot be run.
+    """
+    session, method = grounds.session, grounds.method
+    if method.flushes or min(grounds.cluster.accelerators, len(session.graph)) < 2:
+        return None
+    placement = pipeline_to_try(grounds.problem(method), method)
+    costs = {
+        divided: expected_seconds(grounds, Contender.of(Candidate(placement, divided), ""))
+        for divided in _microbatched(grounds, method, len(placement.stages))
+    }
+    best = min(costs, key=costs.__getitem__)
+    if not math.isfinite(costs[best]):
+        return None
+    tried = ", ".join(f"{m.microbatches}: {seconds_text(cost)}" for m, cost in costs.items())
+    return best, (
+        f"microbatches={best.microbatches}, the least product of predicted seconds per minibatch "
+        f"on {placement.configuration} and samples needed ({tried}); --method-option "
+        "microbatches=1 for whole minibatches"
+    )
+
+
+def pipeline_to_try(problem: PlanningProblem, method: Method) -> Placement:
+    """Return the exact planner's pipeline: what is learned is more like it than like others.
+
+    Where it has one stage or there is none, or the method has lists that are for another number of
+    stages, it is an even split over all accelerators.
+    """
+    if not method.has_lists:
+        with suppress(InvalidInput):
+            planned = exact(problem).placement
+            if len(planned.stages) > 1:
+                return planned
+    return even_split(problem, min(problem.cluster.accelerators, len(problem.workload)))
 
 
 def learning_rates_shared(session: ClusterSession, candidates: Sequence[Contender]) -> list[int]:

@@ -52,9 +52,11 @@ class Lead:
     high: float
 
 
-def cost_of(outcome: Outcome) -> float | None:
-    """Return the seconds per minibatch of an outcome, None if it failed."""
-    return None if isinstance(outcome, FailedMeasurement) else outcome.seconds_per_minibatch
+def cost_of(outcome: Outcome, handicap: float = 1.0) -> float | None:
+    """Return the seconds per minibatch of an outcome, so many times; None if it failed."""
+    if isinstance(outcome, FailedMeasurement):
+        return None
+    return handicap * outcome.seconds_per_minibatch
 
 
 def winner_of(costs: Sequence[Sequence[float]]) -> int | None:

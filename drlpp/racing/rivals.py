@@ -2,8 +2,7 @@
 
 Each kind of rival is a row of :data:`RIVALS`. In a race by time per minibatch there is a heat for
 each kind; where there are more candidates than can be measured, the simulator ranks them. All are
-synchronous but those of planners. To a loss there race the best of plain PyTorch and of data
-parallelism, and pipelines (:func:`usual_candidates`).
+synchronous but those of planners.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
@@ -21,8 +19,8 @@ from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
-from drlpp.racing.contenders import Contender, Heat, rather_as_it_is
-from drlpp.racing.microbatches import divisors, suiting
+from drlpp.planners.plan import ways_of_training
+from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat
 from drlpp.runtime.device.compiling import why_not_compiled
@@ -30,10 +28,9 @@ from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B, GPIPE, ONE_F_ONE_B
-from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
-from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
+from drlpp.schedule.weight_policies import SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 
@@ -55,7 +52,6 @@ _LONGEST_SECONDS = 10.0
 
 _SIMULATED_MINIBATCHES = 12
 _HEAT_MINIBATCHES = 10
-_EVEN_SPLIT = "even split"
 
 
 @dataclass(frozen=True)
@@ -181,16 +177,15 @@ def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
 def _better_than_ddp(grounds: Grounds) -> ParallelWay | None:
     """Return ZeRO-1, which sends more, if DDP is too large; local SGD if it waits for its links.
 
-    That is if it takes longer than its first worker would alone.
+    That is if it takes longer than the fastest worker would alone.
     """
-    for divided in list(_data_parallel(grounds))[-1:]:
-        too_large, seconds = grounds.seconds(divided)
-        if too_large:
-            return "zero-1"
-        alone = grounds.placed(DATA_PARALLEL, grounds.synchronous(ONE_F_ONE_B.name, 1), [1])
-        if any(seconds > grounds.seconds(one)[1] for one in alone):
-            return "local-sgd"
-    return None
+    ways = ways_of_training(grounds.problem(grounds.method), grounds.batch_size)
+    if (ddp := ways.of_all()) is None:
+        return None
+    fastest = grounds.cluster.speeds.index(max(grounds.cluster.speeds))
+    alone = ways.of("plain", [fastest]).seconds_per_minibatch
+    waits = ddp.seconds_per_minibatch > alone
+    return "zero-1" if not ddp.fits else "local-sgd" if waits else None
 
 
 def _large_batch(grounds: Grounds) -> Iterator[Candidate]:
@@ -320,104 +315,18 @@ def _renumbered(placement: Placement, kinds: Sequence[str]) -> Placement:
     return placement.canonical.on([numbers.get(a, a) for a in range(len(kinds))])
 
 
-def usual_candidates(grounds: Grounds) -> list[Contender]:
-    """Return what races to a loss by itself, plain PyTorch first; none twice.
-
-    It is plain PyTorch with the threads, and data parallelism with the workers, at which a
-    minibatch is fastest; pipelines that flush; and those of PipeOptim, made of the session's
-    method (:func:`with_policy`).
-    """
-    policy = PIPEOPTIM.name if grounds.method.policy_facts.synchronous else None
-    method = choose_method(policy, None, grounds.method)
-    return without_equals(
-        [
-            # If plain PyTorch cannot train the model at all, the race will say so.
-            *(_best(grounds, PLAIN) or candidates_of(PLAIN, grounds)[:1]),
-            *_best(grounds, DATA_PARALLEL),
-            *_asynchronous(grounds, method),
-            *_fastest_flushed(grounds),
-        ]
-    )
-
-
-def with_policy(grounds: Grounds, method: Method) -> list[Contender]:
-    """Return pipelines with a weight policy, as far as they can be run.
-
-    Even splits over two workers and over all, with as many microbatches as stages, twice as many,
-    and whole minibatches as in the paper; and the exact planner's placement. Some policies need as
-    many microbatches in an update as are in flight.
-
-    Raises:
-        InvalidInput: none of them can be run.
-    """
-    found, refusal = [], "there is no pipeline for these workers"
-    for contender in _asynchronous(grounds, method):
-        assert contender.candidate is not None
-        try:
-            grounds.session.plan(contender.candidate)
-        except InvalidInput as error:
-            refusal = str(error)
-        else:
-            found.append(contender)
-    if not found:
-        raise InvalidInput(f"policy {method.policy} cannot take part in this race: {refusal}")
-    return found
-
-
-def _best(grounds: Grounds, kind: str) -> list[Contender]:
+def best_measured(grounds: Grounds, kind: str) -> list[Contender]:
     """Return the fastest of a kind, measured in turns; none if none can be run."""
     found = candidates_of(kind, grounds)
-    costs: list[list[float]] = [[] for _ in found]
 
     def run(number: int) -> float | None:
-        cost = cost_of(measure(grounds.session, found[number], _HEAT_MINIBATCHES))
-        costs[number] += [] if cost is None else [cost]
-        return cost
+        one = found[number]
+        return cost_of(measure(grounds.session, one, _HEAT_MINIBATCHES), one.handicap)
 
     best = heat(len(found), run)
-    return [] if best is None else [found[rather_as_it_is(found, best, costs)]]
+    return [] if best is None else [found[best]]
 
 
-def _asynchronous(grounds: Grounds, method: Method) -> Iterator[Contender]:
-    """Yield a policy's pipelines over microbatches, and over whole minibatches."""
-    for stages in _sizes(grounds):
-        for divided in (*_microbatched(grounds, method, stages), _divided(method, 1)):
-            for split in grounds.placed("gpipe", divided, [stages]):
-                yield Contender.of(split, _EVEN_SPLIT)
-    workers = grounds.cluster.accelerators
-    divided, *_ = _microbatched(grounds, method, workers)
-    for planned in grounds.placed("exact", divided, [workers]):
-        yield Contender.of(planned, "exact")
-
-
-def _fastest_flushed(grounds: Grounds) -> Iterator[Contender]:
-    """Yield even splits that flush, with the microbatches that are fastest in the simulator."""
-    # GPipe waits as long as flushed 1F1B and holds more.
-    kinds = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
-    kinds.remove(GPIPE)
-    for stages, kind in product(_sizes(grounds), kinds):
-        splits = [
-            split
-            for number in divisors(grounds.batch_size)
-            for split in grounds.placed("gpipe", grounds.synchronous(kind.name, number), [stages])
-        ]
-        if splits:
-            yield Contender.of(min(splits, key=lambda c: grounds.seconds(c)[1]), _EVEN_SPLIT)
-
-
-def _sizes(grounds: Grounds) -> list[int]:
-    """Return numbers of stages: two, and as many as workers."""
-    workers = grounds.cluster.accelerators
-    most = min(workers, len(grounds.session.graph))
-    return [stages for stages in sorted({2, workers}) if 2 <= stages <= most]
-
-
-def _microbatched(grounds: Grounds, method: Method, stages: int) -> list[Method]:
-    """Return the user's microbatches, or as many as stages, and twice as many."""
-    given = grounds.method.microbatches
-    numbers = [given] if given > 1 else suiting(stages, grounds.batch_size)
-    return [_divided(method, number) for number in numbers]
-
-
-def _divided(method: Method, microbatches: int) -> Method:
-    return choose_method(None, {"microbatches": microbatches}, method)
+def divisors(batch_size: int) -> list[int]:
+    """Return the numbers of microbatches that divide a minibatch evenly, ascending."""
+    return [number for number in range(1, batch_size + 1) if batch_size % number == 0]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from pydantic import ConfigDict, Field, model_validator
+import numpy
+from pydantic import Field, model_validator
 
 from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count
@@ -20,15 +21,13 @@ PLAIN_NUMBER = 0
 
 
 class Point(Record):
-    """One evaluation; older files have a score too.
+    """One evaluation.
 
     Attributes:
         minibatches: that were trained on before it.
         seconds: that these took, without evaluations and pauses.
         loss: on the held-out samples; None if it is not finite.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     minibatches: Count
     seconds: float = Field(ge=0, allow_inf_nan=False)
@@ -67,21 +66,20 @@ class Curve(Record):
 
     def seconds_to(self, loss: float) -> float | None:
         """Return when ``loss`` was reached first, between two evaluations on a straight line."""
-        return self._crossing(loss, [point.seconds for point in self.points])
+        return self._crossing(loss, "seconds")
 
     def minibatches_to(self, loss: float) -> float | None:
         """Return after how many minibatches ``loss`` was reached first, in the same way."""
-        return self._crossing(loss, [float(point.minibatches) for point in self.points])
+        return self._crossing(loss, "minibatches")
 
-    def _crossing(self, loss: float, places: list[float]) -> float | None:
-        losses = [point.comparable_loss for point in self.points]
-        if losses[0] <= loss:
-            return places[0]
-        for (begin, end), (before, after) in zip(pairwise(places), pairwise(losses), strict=True):
-            if after <= loss:
+    def _crossing(self, loss: float, of: str) -> float | None:
+        for before, after in pairwise((self.points[0], *self.points)):
+            if after.comparable_loss <= loss:
+                fallen = before.comparable_loss - after.comparable_loss
                 # Down from an infinite loss there is no line.
-                share = (before - loss) / (before - after) if math.isfinite(before) else 1.0
-                return begin + share * (end - begin)
+                share = (before.comparable_loss - loss) / fallen if 0 < fallen < math.inf else 1.0
+                begin, end = getattr(before, of), getattr(after, of)
+                return float(begin + share * (end - begin))
         return None
 
     def loss_at(self, seconds: float) -> float:
@@ -91,13 +89,8 @@ class Curve(Record):
         """
         if self.failure is not None and seconds > self.seconds:
             return math.inf
-        for before, after in pairwise(self.points):
-            if seconds <= after.seconds:
-                share = (seconds - before.seconds) / max(after.seconds - before.seconds, 1e-12)
-                if share <= 0 or not math.isfinite(after.comparable_loss - before.comparable_loss):
-                    return (before if share <= 0 else after).comparable_loss
-                return (1 - share) * before.comparable_loss + share * after.comparable_loss
-        return self.points[-1].comparable_loss
+        losses = [point.comparable_loss for point in self.points]
+        return float(numpy.interp(seconds, [point.seconds for point in self.points], losses))
 
 
 class Training(NamedTuple):
@@ -137,7 +130,6 @@ class TrainingRace(Document):
     """
 
     kind: ClassVar[str] = "training race"
-    former_fields: ClassVar[frozenset[str]] = frozenset({"absent", "halving"})
 
     model: str
     data: str
@@ -228,6 +220,13 @@ class RaceEnd:
         """The winner's number; None if no candidate reached the loss."""
         verdict = self.verdict
         return None if verdict is None else self.finalists[verdict.fastest]
+
+    @property
+    def winning(self) -> Training | None:
+        """The winner's training in the halving; None if no candidate reached the loss."""
+        number = self.winner
+        rate = None if number is None else self.rates[number]
+        return None if number is None or rate is None else Training(number, rate)
 
     def lines(self) -> Iterator[str]:
         """Yield what the race says, in sentences: the gain first, then how finalists compare."""

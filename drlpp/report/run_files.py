@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from drlpp.costs.profile import Profile
@@ -11,19 +10,16 @@ from drlpp.envs.measuring.search_file import FILE_NAME as SEARCH
 from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import DocumentType, read_document
-from drlpp.io.run_folder import RunRecord
+from drlpp.io.run_folder import RECORD_NAME, RunRecord
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
-from drlpp.racing.microbatches import FILE_NAME as MICROBATCHES
-from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
 from drlpp.specs.cluster import Cluster
 
 
-@dataclass(frozen=True)
 class RunFiles:
     """The files of a run; None where there is none.
 
@@ -32,67 +28,41 @@ class RunFiles:
         record: command and settings.
         measured: every run of every candidate, in the order in which they were made.
         unread: files that could not be read, and why.
-    """
-
-    folder: Path
-    record: RunRecord
-    comparison: Comparison | None = None
-    race: TrainingRace | None = None
-    placement: PlacementFile | None = None
-    profile: Profile | None = None
-    cluster: Cluster | None = None
-    microbatches: MicrobatchChoice | None = None
-    search: SearchFile | None = None
-    measured: tuple[tuple[Candidate, Outcome], ...] = ()
-    unread: dict[str, str] = field(default_factory=dict)
-
-
-def read_run(folder: Path) -> RunFiles:
-    """Read everything that a run has left in its folder.
 
     Raises:
         InvalidFile: it is not the folder of a run that learned or raced.
     """
-    if not (folder / "run.json").is_file():
-        raise InvalidFile(
-            f"{folder}: has no run.json; expected the folder of a run of drlpp learn or race"
-        )
-    record = read_document(folder / "run.json", RunRecord)
-    if record.command == "drlpp train":
-        raise InvalidFile(f"{folder}: is a training; tensorboard --logdir {folder} shows it")
-    unread: dict[str, str] = {}
 
-    def read(kind: type[DocumentType], *names: str) -> DocumentType | None:
-        for name in names:
-            path = folder / name
-            if path.is_file():
-                try:
-                    return read_document(path, kind)
-                except InvalidFile as error:
-                    unread[name] = str(error)
+    def __init__(self, folder: Path) -> None:
+        if not (folder / RECORD_NAME).is_file():
+            raise InvalidFile(
+                f"{folder}: has no run.json; expected the folder of a run of drlpp learn or race"
+            )
+        self.folder, self.record = folder, read_document(folder / RECORD_NAME, RunRecord)
+        if self.record.command == "drlpp train":
+            raise InvalidFile(f"{folder}: is a training; tensorboard --logdir {folder} shows it")
+        self.unread: dict[str, str] = {}
+        self.comparison = self._read(Comparison, "comparison.json")
+        self.race = self._read(TrainingRace, "race.json", "race/race.json")
+        self.placement = self._read(PlacementFile, "placement.json")
+        self.profile = self._read(Profile, "profile.json")
+        self.cluster = self._read(Cluster, "cluster.yaml")
+        self.search = self._read(SearchFile, SEARCH)
+        self.measured = list(self._measured(folder / "measurements.jsonl"))
+
+    def _read(self, kind: type[DocumentType], *names: str) -> DocumentType | None:
+        for name in filter(lambda name: (self.folder / name).is_file(), names):
+            try:
+                return read_document(self.folder / name, kind)
+            except InvalidFile as error:
+                self.unread[name] = str(error)
         return None
 
-    return RunFiles(
-        folder=folder,
-        record=record,
-        comparison=read(Comparison, "comparison.json"),
-        race=read(TrainingRace, "race.json", "race/race.json"),
-        placement=read(PlacementFile, "placement.json"),
-        profile=read(Profile, "profile.json"),
-        cluster=read(Cluster, "cluster.yaml"),
-        microbatches=read(MicrobatchChoice, MICROBATCHES),
-        search=read(SearchFile, SEARCH),
-        measured=tuple(_measured(folder / "measurements.jsonl", unread)),
-        unread=unread,
-    )
-
-
-def _measured(path: Path, unread: dict[str, str]) -> Iterator[tuple[Candidate, Outcome]]:
-    if not path.is_file():
-        return
-    try:
-        header, entries = read_measurements(path)
-        for entry in entries:
-            yield entry.candidate(header.method), entry.outcome
-    except InvalidFile as error:
-        unread[path.name] = str(error)
+    def _measured(self, path: Path) -> Iterator[tuple[Candidate, Outcome]]:
+        try:
+            header, entries = read_measurements(path)
+            for entry in entries:
+                yield entry.candidate(header.method), entry.outcome
+        except InvalidFile as error:
+            if path.is_file():
+                self.unread[path.name] = str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -24,58 +24,41 @@ from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts.
+    """A table of texts, which ``rich`` prints.
 
     Attributes:
-        headings: of the columns, as :func:`table_of` takes them.
+        headings: of the columns. One that begins with ``>`` is of numbers, on the right and on one
+            line; one that begins with ``=`` is of words on one line.
         rows: their cells.
         title: what it shows, in lines.
         best: the row to be marked; None for none.
     """
 
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
     title: str = ""
     best: int | None = None
 
-    @property
-    def terminal(self) -> TerminalTable:
-        """The table for ``rich``'s console."""
-        table = table_of(self.headings, self.rows, self.title)
-        if self.best is not None:
-            table.rows[self.best].style = "bold green"
-        return table
-
-
-def table_of(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
-) -> TerminalTable:
-    """Make the one kind of table that programs print.
-
-    Args:
-        columns: their heads. A head that begins with ``>`` is of numbers, on the right and on one
-            line; one that begins with ``=`` is of words on one line.
-        rows: a text for each column.
-        title: above it.
-    """
-    table = TerminalTable(
-        title=title,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    for column in columns:
-        table.add_column(
-            column.lstrip(">="),
-            justify="right" if column.startswith(">") else "left",
-            no_wrap=column[:1] in (">", "="),
-            overflow="fold",
+    def __rich__(self) -> TerminalTable:
+        """Return the one kind of table that programs print."""
+        table = TerminalTable(
+            title=self.title or None,
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+            show_edge=False,
         )
-    for row in rows:
-        table.add_row(*row)
-    return table
+        for heading in self.headings:
+            table.add_column(
+                heading.lstrip(">="),
+                justify="right" if heading.startswith(">") else "left",
+                no_wrap=heading[:1] in (">", "="),
+                overflow="fold",
+            )
+        for number, row in enumerate(self.rows):
+            table.add_row(*row, style="bold green" if number == self.best else None)
+        return table
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -99,10 +82,7 @@ def comparison_table(comparison: Comparison) -> Table:
     over = "over\nbest\nrival", "over\nplain\nPyTorch"
     return Table(
         ("found by", "configuration", "median", "range", *over),
-        tuple(
-            (one.found_by, one.beside(usual), *_cells(one.seconds, references))
-            for one in contenders
-        ),
+        [(one.found_by, one.beside(usual), *_cells(one.seconds, references)) for one in contenders],
         title,
         best=None if verdict is None else verdict.fastest,
     )
@@ -124,7 +104,7 @@ def describe_comparison(comparison: Comparison) -> RenderableType:
         f"{one.found_by}: {one.failure}" for one in (*tried, *comparison.contenders) if one.failure
     )
     lines = [] if verdict is None else verdict.lines()
-    return Group(comparison_table(comparison).terminal, *failures, *lines)
+    return Group(comparison_table(comparison), *failures, *lines)
 
 
 def race_table(race: TrainingRace, end: RaceEnd) -> Table:
@@ -157,7 +137,7 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     columns = "=candidate", "=method", ">rate", ">mini-\nbatches/s", f">{to_goal}"
     return Table(
         (*columns, ">mini-\nbatches", "ended"),
-        tuple(rows),
+        rows,
         f"{race.model} on {race.data}: training {to_goal}, {trainings}",
         best=None if end.winner is None else ranked.index(end.winner),
     )
@@ -178,7 +158,7 @@ def told_of_race(race: TrainingRace) -> tuple[RaceEnd | None, list[str]]:
 def describe_race(race: TrainingRace) -> RenderableType:
     """Describe a race to a loss in a file: its table, if it has ended, and what it says."""
     end, lines = told_of_race(race)
-    table = [] if end is None else [race_table(race, end).terminal]
+    table = [] if end is None else [race_table(race, end)]
     return Group(*table, *lines)
 
 
@@ -201,7 +181,7 @@ def measured_table(measured: Sequence[tuple[Candidate, Outcome]]) -> Table:
         for c, o in failed
     ]
     headings = "configuration", "operators on accelerators", "method", ">a minibatch", ">deviation"
-    return Table(headings, tuple(rows))
+    return Table(headings, rows)
 
 
 def stages_text(placement: Placement) -> str:

@@ -48,7 +48,6 @@ class SearchFile(Document):
     """
 
     kind: ClassVar[str] = "search"
-    former_fields: ClassVar[frozenset[str]] = frozenset({"accelerators", "sureness"})
 
     placements: Count
     seconds: Seconds = Field(gt=0)

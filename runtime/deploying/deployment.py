@@ -20,8 +20,7 @@ from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import settled
+from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import settled
+from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
 
 @dataclass(frozen=True)

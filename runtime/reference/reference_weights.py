@@ -19,8 +19,7 @@ from torch import Tensor
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import GroupMembers, divided
+from drlpp.specs.optimizer_spec import GroupMembers, OptimizerSpec, divided
 
 Weights = dict[str, Tensor]
 

@@ -50,7 +50,7 @@ from drlpp.runtime.worker.operator_timing import (
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import STASH
 from drlpp.specs.cluster import Cluster
-from drlpp.specs.parameter_groups import settled
+from drlpp.specs.optimizer_spec import settled
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.session import ClusterSession

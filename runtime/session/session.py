@@ -59,8 +59,7 @@ from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
 from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster, DeviceChoice
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import settled
+from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
 Placed = Placement | Candidate | ExecutionPlan
 

@@ -25,8 +25,7 @@ from drlpp.runtime.weights.optimizers import (
 )
 from drlpp.runtime.weights.policies import Stash, Vanilla, WeightPolicy
 from drlpp.schedule.method import Method
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import GroupMembers, divided
+from drlpp.specs.optimizer_spec import GroupMembers, OptimizerSpec, divided
 
 OWN = -1
 """What weights have in the place of a tie that no other stage holds."""

@@ -33,8 +33,7 @@ from drlpp.schedule.schedule import check_length
 from drlpp.specs.cluster import Cluster, DeviceChoice
 from drlpp.specs.data import Data
 from drlpp.specs.learning_rate import LearningRateSchedule
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import settled
+from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from drlpp.runtime.stage.passes.operators import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.specs.batches import Batch, call
-from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import divided, settled
+from drlpp.specs.optimizer_spec import OptimizerSpec, divided, settled
 
 
 class PlainLoop:

@@ -137,7 +137,9 @@ def test_show_without_arguments_examines_the_machine(monkeypatch: pytest.MonkeyP
     assert "two answer" in found["workers"]["found"]
     monkeypatch.setattr(machine, "OLDEST", "99.0")
     monkeypatch.setattr(machine, "_LEAST_MEMORY_BYTES", 1e18)
-    monkeypatch.setattr(show_command, "CHECKS", (machine.versions, machine.memory))
+    monkeypatch.setattr(
+        show_command, "CHECKS", {"versions": machine.versions, "memory": machine.memory}
+    )
     ended = drlpp("show", "--json")
     assert ended.code == 1
     assert json.loads(ended.out)["problems"] == ["versions", "memory"]

@@ -12,7 +12,7 @@ from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.placement_rule import predict
 from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
-from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Stage

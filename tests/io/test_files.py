@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
 from drlpp.file_content import problem_of_text, visible
 from drlpp.io.documents import read_any_document, read_document, write_document
@@ -39,13 +38,6 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     assert read_document(path, Cluster) == TWO_HOSTS
     assert read_any_document(path) == TWO_HOSTS
     assert os.listdir(path.parent) == [path.name]
-
-
-def test_former_fields_are_read_and_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    fields = {"placements": 1, "seconds": 2.0, "cluster_seconds": 1.0, "deploying_seconds": 0.5}
-    path.write_text(json.dumps({"kind": "search", "version": 1, "accelerators": [0], **fields}))
-    assert read_document(path, SearchFile) == SearchFile(**fields)
 
 
 def damaged(**change: object) -> str:

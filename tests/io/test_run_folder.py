@@ -191,7 +191,7 @@ def test_a_line_follows_another_after_some_seconds_and_the_last_is_not_lost() ->
 
 def test_the_time_left_is_of_what_was_seen() -> None:
     now = 0.0
-    left, resumed = TimeLeft(done=0, clock=lambda: now), TimeLeft(clock=lambda: now)
+    left, resumed = TimeLeft(clock=lambda: now), TimeLeft(clock=lambda: now)
     assert left.text(0, 10) == "–"
     now = 30.0
     assert left.text(2, 10) == "2:00"

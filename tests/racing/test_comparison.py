@@ -15,7 +15,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
-from drlpp.racing.contenders import Contender, Heat, rather_as_it_is
+from drlpp.racing.contenders import Contender, Heat
 from drlpp.racing.rivals import PLAIN
 from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.schedule.method import Method
@@ -282,11 +282,14 @@ def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) ->
     assert "(3 threads, compiled)" in " ".join(shown(comparison).split())
 
 
-def test_compiling_has_to_pay() -> None:
+def test_compiling_has_to_pay(tmp_path: Path) -> None:
     """What is 2% slower as it is is taken; what is 5% slower is not."""
     as_it_is = HEATS[0].candidates[0]
     method = as_it_is.method.model_copy(update={"compiled": True})
-    both = [as_it_is, as_it_is.model_copy(update={"method": method})]
-    assert rather_as_it_is(both, 1, [[1.02, 1.02], [1.0]]) == 0
-    assert rather_as_it_is(both, 1, [[1.05], [1.0]]) == 1
-    assert rather_as_it_is(both, 1, [[], [1.0]]) == 1
+    compiled = as_it_is.model_copy(update={"threads": 2, "method": method})
+    heats = [Heat(candidates=(as_it_is, compiled))]
+    for number, (seconds, chosen) in enumerate([(1.02, False), (1.05, True), (0.0, True)]):
+        took = {1: seconds, 2: 1.0, (HALVES, method): 1.0}
+        session, path = FakeSession(ALL_SECONDS | took), tmp_path / f"{number}.json"
+        *_, plain = compared(session, path, contenders=OWN, heats=heats).contenders
+        assert plain.method.compiled == chosen

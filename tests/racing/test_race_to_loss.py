@@ -17,9 +17,8 @@ from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
 from drlpp.racing.plain import PlainLearner
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.to_loss import RaceData, race_to_loss
+from drlpp.racing.to_loss import RaceData, keep_winner, race_to_loss
 from drlpp.racing.training_race import Curve, Training, TrainingRace
-from drlpp.racing.winner import keep_winner
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan

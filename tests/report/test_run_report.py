@@ -22,7 +22,7 @@ from drlpp.racing.halving import replay
 from drlpp.racing.training_race import TrainingRace
 from drlpp.report.charts import loss_chart, race_chart, search_chart
 from drlpp.report.page import write_report
-from drlpp.report.run_files import read_run
+from drlpp.report.run_files import RunFiles
 from drlpp.report.tables import comparison_table
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -152,7 +152,7 @@ def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
 
 
 def test_charts_draw_what_was_measured(run: Path) -> None:
-    files = read_run(run)
+    files = RunFiles(run)
     assert files.comparison is not None
     race = race_chart(files.comparison)
     assert race is not None
@@ -211,7 +211,7 @@ def test_the_table_of_a_race_gives_medians_ranges_and_speed_ups() -> None:
 
 
 def test_what_was_changed_since_is_named_and_the_rest_is_shown(run: Path) -> None:
-    (run / "microbatches.json").write_text("{")
+    (run / "search.json").write_text("{")
     write_document(run / "cluster.yaml", cluster_of(1, bandwidth=1e9))
     page = Page(write_report(run))
     assert "The search" in page.headings

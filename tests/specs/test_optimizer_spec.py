@@ -10,8 +10,7 @@ import torch
 
 from drlpp.errors import InvalidInput
 from drlpp.specs.learning_rate import LearningRateSchedule
-from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
-from drlpp.specs.parameter_groups import divided, settled
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup, divided, settled
 
 
 @pytest.mark.parametrize(

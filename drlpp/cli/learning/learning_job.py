@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,13 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Learn
 from drlpp.cli.command_line import console
 from drlpp.cli.layouts import layout_contenders
-from drlpp.cli.learning.live_run import export_winner, live_run, run_record, say_how_to_train
-from drlpp.cli.learning.race_command import run_and_report
+from drlpp.cli.learning.race_command import (
+    export_winner,
+    live_run,
+    run_and_report,
+    run_record,
+    say_how_to_train,
+)
 from drlpp.cli.settings import SearchSettings, model_reference
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.memory import MemoryModel
@@ -33,28 +38,24 @@ from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
 from drlpp.envs.measuring.search_file import FILE_NAME, Confidence, SearchFile
 from drlpp.envs.placement_env import check_one_stage_each
 from drlpp.errors import HostLost, InvalidInput, RunFailure
-from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.documents import read_document, write_document
 from drlpp.io.formatting import emulation_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.candidate import Candidate
+from drlpp.placement.plan import Plan
 from drlpp.planners import Space, Vary
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender, Heat
-from drlpp.racing.microbatches import choose_microbatches
+from drlpp.racing.prospects import with_microbatches
 from drlpp.racing.rivals import RIVALS, Grounds, rival_heats
-from drlpp.racing.to_loss import Course, RaceData
+from drlpp.racing.to_loss import Course, RaceData, export
 from drlpp.racing.training_race import RaceEnd
-from drlpp.racing.winner import export
 from drlpp.report.tables import describe_comparison
-from drlpp.runtime import ClusterSession, TimeSpent, load_or_measure_profile
-from drlpp.schedule.analysis.staleness import mean_staleness, usual_staleness
-from drlpp.schedule.method_choice import choose_method
+from drlpp.runtime import ClusterSession, load_or_measure_profile
+from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed, usual_staleness
 from drlpp.specs.cluster import Cluster
-
-MEASUREMENTS_NAME = "measurements.jsonl"
-"""The file in the folder of a run that holds all of its measurements."""
 
 
 def learn(given: Learn) -> dict[str, Any]:
@@ -172,7 +173,7 @@ class LearningJob:
         """What has been measured, and measures the rest."""
         contracted, given = self.contracted, self.given.measuring
         measurer = ContractedMeasurer(self.session, contracted) if contracted else self.session
-        path = self.out / MEASUREMENTS_NAME
+        path = self.out / "measurements.jsonl"
         return MeasurementMemory(measurer, given.minibatches, path, given.repetitions)
 
     @cached_property
@@ -196,27 +197,27 @@ class LearningJob:
         prior = CostPrior.of(known, self.cluster, method, memory, chosen)
         return prior.with_seed(self.session.seed)
 
+    def _grounds(
+        self, space: Space, planned: Callable[[], Sequence[Plan]] | None = None
+    ) -> Grounds:
+        return Grounds(self.session, self.profile, self.cluster, space, planned)
+
     def _choose_microbatches(self) -> None:
         """Let the session's method have the microbatches that suit the model here."""
         varied = self.given.search.varied(self.given.method) or ()
         if "microbatches" in self.given.method.options or Vary.MICROBATCHES in varied:
             return
-        session = self.session
-        with shown(console, "choosing microbatches") as tell:
-            choice = choose_microbatches(session, self.profile, self.cluster, self.out, tell)
-        if choice is not None:
-            options = {"microbatches": choice.best.microbatches}
-            session.method = choose_method(None, options, session.method)
-            console.print(str(choice))
+        if chosen := with_microbatches(self._grounds(Space(self.session.method))):
+            self.session.method, why = chosen
+            console.print(why)
 
     def _learn(self) -> bool:
         """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
         memory, session, budget = self.memory, self.session, self.given.measuring.budget
         if memory.distinct >= budget:
             return True
-        measured_before, before = memory.distinct, replace(session.spent)
+        known, before, begin = memory.distinct, replace(session.spent), time.perf_counter()
         sure: list[Confidence] = []
-        begin = time.perf_counter()
         try:
             return learn_placement(
                 memory,
@@ -229,8 +230,17 @@ class LearningJob:
                 on_confidence=sure.append,
             )
         finally:
-            took = time.perf_counter() - begin
-            keep_split(self.out, session, before, took, memory.distinct - measured_before, *sure)
+            spent, path = session.spent, self.out / FILE_NAME
+            part = SearchFile(
+                placements=memory.distinct - known,
+                seconds=time.perf_counter() - begin,
+                cluster_seconds=spent.running_seconds - before.running_seconds,
+                deploying_seconds=spent.deploying_seconds - before.deploying_seconds,
+                confidence=next(iter(sure), None),
+            )
+            console.print(part.split_text)
+            earlier = read_document(path, SearchFile) if path.exists() else None
+            write_document(path, part.after(earlier) if earlier else part)
 
     def _compare(self) -> Comparison | None:
         """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
@@ -247,11 +257,11 @@ class LearningJob:
         proposed = (lambda: declared.planned) if alike else None
         # A layout by modules has the microbatches that were chosen meanwhile.
         given = self.given.search.compare, session.captured, session.accelerators, session.method
-        own = [Heat(candidates=(layout,)) for layout in layout_contenders(*given).values()]
+        own = [Heat(candidates=(layout,)) for layout in layout_contenders(*given)]
         begin = time.perf_counter()
         try:
             with shown(console, "planning what a user has without an agent") as tell:
-                grounds = Grounds(session, self.profile, self.cluster, self._space, proposed)
+                grounds = self._grounds(self._space, proposed)
                 comparison = compare(
                     session,
                     finalists,
@@ -314,14 +324,16 @@ class LearningJob:
     def _race_to_loss(self, data: RaceData) -> tuple[Course, RaceEnd]:
         """Race the fastest placements of each kind with what a user has anyway, on their data."""
         # How late gradients are follows from what operators send each other, not modules of them.
-        fastest = self.memory.fastest(self.memory.distinct)
-        measured = (self.candidate(candidate) for candidate, _ in fastest)
+        measured = (
+            (self.candidate(candidate), outcome.seconds_per_minibatch)
+            for candidate, outcome in self.memory.fastest(self.memory.distinct)
+        )
         worthy = worth_racing(measured, Workload.of(self.profile))[: self.given.measuring.finalists]
         named = [Contender.of(candidate, self.agent) for candidate in worthy]
         folder = self.out / "race"
         folder.mkdir(exist_ok=True)
-        known = self.session, self.profile, self.cluster
-        return run_and_report(*known, named, data, folder, self.given.race.options)
+        grounds = self._grounds(Space(self.session.method))
+        return run_and_report(grounds, named, data, folder, self.given.race.options)
 
 
 def methods_of_the_agent(
@@ -333,55 +345,30 @@ def methods_of_the_agent(
     """
     if not isinstance(hyperparameters, Hyperparameters):
         return space
-    placing = replace(space, vary=frozenset())
-    return None if search.max_staleness is None else placing
+    return None if search.max_staleness is None else replace(space, vary=frozenset())
 
 
-def worth_racing(candidates: Iterable[Candidate], workload: Workload) -> list[Candidate]:
-    """Return the fastest of each kind, then what is slower and has fresher weights than these.
+def worth_racing(
+    measured: Iterable[tuple[Candidate, float]], workload: Workload
+) -> list[Candidate]:
+    """Return the best of each kind, by seconds times the samples that late gradients cost.
 
     A kind is a number of stages, with replicas or without, two on a worker or one, a schedule, and
-    a number of microbatches: what a race to a loss may judge otherwise than seconds do. What is
-    slower than another of its kind, and whose gradients are as late, can win no race.
+    a number of microbatches: what a race to a loss may judge otherwise.
 
     Args:
-        candidates: of the workload's operators, the fastest first.
+        measured: candidates of the workload's operators, and their seconds per minibatch.
         workload: of the model.
     """
-    least: dict[tuple[int, bool, bool, str, int], float] = {}
-    fastest: list[Candidate] = []
-    fresher: list[Candidate] = []
-    for candidate in candidates:
+    costs: dict[Candidate, float] = {}
+    for candidate, seconds in measured:
+        pipeline = PlacedStages(workload, candidate.placement).pipeline
+        late = mean_staleness(pipeline, candidate.method)
+        costs[candidate] = seconds * samples_needed(late, candidate.method.policy)
+    best: dict[object, Candidate] = {}
+    for candidate in sorted(costs, key=costs.__getitem__):
         placement, method = candidate.placement, candidate.method
-        stages, folded = placement.stages, placement.is_folded
-        replicated = any(len(stage.accelerators) > 1 for stage in stages)
-        kind = len(stages), replicated, folded, method.schedule, method.microbatches
-        late = mean_staleness(PlacedStages(workload, placement).pipeline, method)
-        if kind not in least:
-            fastest.append(candidate)
-        elif late < least[kind]:
-            fresher.append(candidate)
-        least[kind] = min(late, least.get(kind, late))
-    return fastest + fresher
-
-
-def keep_split(
-    folder: Path,
-    session: ClusterSession,
-    before: TimeSpent,
-    wall_seconds: float,
-    measured: int,
-    sure: Confidence | None = None,
-) -> None:
-    """Print where the time went since ``before``, and write it down with that of earlier parts."""
-    # What choosing microbatches took is no part of learning.
-    part = SearchFile(
-        placements=measured,
-        seconds=wall_seconds,
-        cluster_seconds=session.spent.running_seconds - before.running_seconds,
-        deploying_seconds=session.spent.deploying_seconds - before.deploying_seconds,
-        confidence=sure,
-    )
-    console.print(part.split_text)
-    path = folder / FILE_NAME
-    write_document(path, part.after(read_document(path, SearchFile)) if path.exists() else part)
+        replicated = len(placement.accelerators) > len(placement.stages)
+        shape = len(placement.stages), replicated, placement.is_folded
+        best.setdefault((*shape, method.schedule, method.microbatches), candidate)
+    return list(best.values())

@@ -1,29 +1,35 @@
-"""``drlpp race``: time to loss of placements and plain PyTorch, on the user's own data."""
+"""``drlpp race``: time to loss of placements and plain PyTorch, on the user's own data.
+
+Also how a run of ``drlpp learn`` or ``drlpp race`` begins, and what it ends with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from drlpp.capturing.capture import capture
-from drlpp.cli.arguments import NAMED_POLICIES, Race
-from drlpp.cli.command_line import console
-from drlpp.cli.layouts import is_file, layout_contenders
-from drlpp.cli.learning.live_run import live_run, run_record
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cli.arguments import NAMED_POLICIES, Learn, Race
+from drlpp.cli.command_line import console, resumable
+from drlpp.cli.commands import keep_options
+from drlpp.cli.layouts import layout_contenders
 from drlpp.cli.settings import model_reference, read_options
-from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
+from drlpp.io.formatting import speeds_option
 from drlpp.io.progress_lines import shown
-from drlpp.placement.placement_file import read_placement
+from drlpp.io.run_folder import REPORT_NAME, open_run_folder
 from drlpp.planners import Space
+from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, compiled_as_plain
-from drlpp.racing.prospects import with_a_chance
-from drlpp.racing.rivals import Grounds, usual_candidates, with_policy, without_equals
-from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, race_to_loss
+from drlpp.racing.prospects import pipelines, usual_candidates, with_a_chance
+from drlpp.racing.rivals import Grounds, without_equals
+from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, export, keep_winner, race_to_loss
 from drlpp.racing.training_race import RaceEnd, TrainingRace
-from drlpp.racing.winner import keep_winner
+from drlpp.report.run_files import RunFiles
 from drlpp.report.tables import race_table
 from drlpp.runtime import ClusterSession, load_or_measure_profile
 from drlpp.schedule.method import Method
@@ -31,39 +37,32 @@ from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.per_stage import refuse_lists
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.data import OWN_DATA, fitting_data
 
 
 def race(given: Race) -> dict[str, Any]:
     """Run ``drlpp race``."""
-    compare, seed = given.compare, given.run.seed
     options = read_options(given.method_option, "method", "accumulate=4")
     method, methods = named_methods(given.policy, options)
     refuse_lists(method.in_flight_per_link, method.recompute)
-    spec = given.optimizer.spec()
+    spec, seed = given.optimizer.spec(), given.run.seed
     captured = capture(model_reference(given.model, given.model_option), seed=seed)
     data = RaceData(captured, given.race.data or "digits", seed, console.print)
     folder = given.run.folder("races", given.model)
     of_session = {**given.workers.of_session(folder), "method": method, "optimizer": spec}
-    layouts = layout_contenders(compare, captured, of_session["workers"], method)
-    of_a_file = {"graph_fingerprint", "stages", "method", "found_by"}
-    settings = {
-        "data": data.name,
-        "placements": [
-            read_placement(text).model_dump(mode="json", include=of_a_file)
-            for text in filter(is_file, compare)
-        ],
-    }
+    layouts = layout_contenders(given.compare, captured, of_session["workers"], method)
+    settings: dict[str, Any] = {"data": data.name}
     # What a race began without, it may continue with.
     if methods:
         settings["policies"] = [method.model_dump() for method in methods]
-    if by_modules := [layout for text, layout in layouts.items() if not is_file(text)]:
-        settings["layouts"] = [layout.model_dump(mode="json") for layout in by_modules]
+    if layouts:
+        settings["placements"] = [layout.model_dump(mode="json") for layout in layouts]
     with live_run("race", given, captured, folder, of_session, settings) as session:
         with shown(console, "profiling operators and links"):
             known = load_or_measure_profile(session, folder)
-        named = list(layouts.values())
+        grounds = Grounds(session, *known, Space(method))
         rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
-        run_and_report(session, *known, named, data, folder, rules, methods=methods)
+        run_and_report(grounds, layouts, data, folder, rules, methods)
     return run_record(folder)
 
 
@@ -90,20 +89,17 @@ def named_methods(
 
 
 def run_and_report(
-    session: ClusterSession,
-    profile: Profile,
-    cluster: Cluster,
-    named: list[Contender],
+    grounds: Grounds,
+    named: Sequence[Contender],
     data: RaceData,
     folder: Path,
-    options: dict[str, Any],
-    *,
+    options: Mapping[str, Any],
     methods: Sequence[Method] = (),
 ) -> tuple[Course, RaceEnd]:
     """Run a race, or continue it; print its table and write the winner's training.
 
     Args:
-        session, profile, cluster: the workers, and what is known of the model and of them.
+        grounds: the workers, and what is known of the model and of them.
         named: what takes part besides what a user has anyway.
         data: to train and evaluate on.
         folder: for everything found.
@@ -111,37 +107,169 @@ def run_and_report(
         methods: of weight policies that take part too.
     """
     with shown(console, "choosing what takes part") as tell:
-        grounds = Grounds(session, profile, cluster, Space(session.method))
-        candidates = _candidates(grounds, named, folder, methods)
-        course, end = race_to_loss(session, candidates, data, folder, on_step=tell, **options)
-    console.print(race_table(course.race, end).terminal)
+        others: list[Contender] = []
+        for method in methods:
+            if not (found := pipelines(grounds, method)):
+                raise InvalidInput(f"policy {method.policy}: no pipeline here can be run with it")
+            others += found
+        named = [*others, *named]
+        candidates = _candidates(grounds, named, folder)
+        course, end = race_to_loss(
+            grounds.session, candidates, data, folder, on_step=tell, **options
+        )
+    console.print(race_table(course.race, end))
     for line in end.lines():
         console.print(line)
     if end.winner is not None:
-        _, how = keep_winner(course, end, cluster)
+        _, how = keep_winner(course, end, grounds.cluster)
         console.print(how)
     return course, end
 
 
-def _candidates(
-    grounds: Grounds,
-    named: list[Contender],
-    folder: Path,
-    methods: Sequence[Method],
-) -> list[Contender]:
+def _candidates(grounds: Grounds, named: Sequence[Contender], folder: Path) -> list[Contender]:
     """Return what takes part: what has begun, or the usual candidates; then what is named."""
     path = folder / FILE_NAME
     # Which threads suit plain PyTorch best, and how many workers data parallelism, is measured, and
     # may come out otherwise again.
-    begun = read_document(path, TrainingRace) if path.exists() else None
-    others = [one for method in methods for one in with_policy(grounds, method)]
-    if begun:
-        known = list(begun.candidates)
+    if path.exists():
+        known = list(read_document(path, TrainingRace).candidates)
     else:
-        known, line = with_a_chance(grounds, usual_candidates(grounds), [*others, *named])
+        known, line = with_a_chance(grounds, usual_candidates(grounds), named)
         if line:
             console.print(line)
-    found = compiled_as_plain([*known, *others, *named])
+    found = compiled_as_plain([*known, *named])
     known = found[: len(known)]
     keys = {one.key for one in known}
     return known + [one for one in without_equals(found) if one.key not in keys]
+
+
+@contextmanager
+def live_run(
+    what: str,
+    given: Learn | Race,
+    captured: CapturedModel,
+    folder: Path,
+    of_session: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> Iterator[ClusterSession]:
+    """Claim the folder of a run, and lend its workers to the block; then write its page.
+
+    Args:
+        what: ``run`` or ``race``, for what is said of it.
+        given: what the command was given.
+        captured: the model.
+        folder: of the run.
+        of_session: a session's arguments: workers, method, optimizer.
+        settings: further ones that a run that is resumed has to have.
+    """
+    speeds = of_session["speeds"]
+    known = {
+        "model": captured.reference.model_dump(),
+        "workers": of_session["workers"],
+        "speeds": speeds and list(speeds),
+        "device": given.workers.device.value,
+        "method": of_session["method"].model_dump(),
+        "optimizer": of_session["optimizer"].settings,
+        "seed": given.run.seed,
+        **settings,
+    }
+    if (links := of_session["links"]) is not None:
+        known["links"] = links.model_dump(mode="json")
+    command = f"drlpp {'learn' if what == 'run' else what}"
+    with (
+        open_run_folder(folder, command, known, resume=given.run.resume, note=console.print),
+        resumable(what),
+    ):
+        keep_options(folder)
+        seed, note = given.run.seed, console.print
+        with ClusterSession(captured, seed=seed, note=note, **of_session) as session:
+            yield session
+        try:
+            from drlpp.report.page import write_report
+
+            console.print(f"report: {write_report(folder)}")
+        except Exception as error:
+            # The run itself is done; nothing about a page may turn that into a failure.
+            console.print(f"no report could be written: {error}")
+
+
+def export_winner(
+    folder: Path, comparison: Comparison, course: Course, end: RaceEnd, cluster: Cluster
+) -> None:
+    """Write the placement that won the race, with its learning rate; say how to train.
+
+    Args:
+        folder: for ``placement.json``, which holds the best by seconds per minibatch.
+        comparison: by seconds, which may have measured the winner.
+        course, end: the race.
+        cluster: whose accelerators are the session's workers.
+    """
+    session, training, path = course.session, end.winning, folder / "placement.json"
+    if training is None:
+        console.print(
+            f"no candidate won the race to a loss, so {path} stays the best by time per minibatch; "
+            "a longer race continues this one (--limit with --resume)"
+        )
+        return
+    won = course.candidate_of(training)
+    if won.candidate is not None:
+        alike = (one.measurements for one in comparison.contenders if one.key == won.key)
+        won = won.model_copy(update={"measurements": next(alike, ())})
+        export(session, won, cluster, folder, course.optimizer_of(training))
+        console.print(
+            f"exported to {path}: {won.beside(session.method)}, found by {won.found_by}, the "
+            f"winner of the race, with learning rate {training.rate:.3g}"
+        )
+    if end.verdict is not None and end.verdict.is_torch_as_good:
+        console.print(f"use plain PyTorch, as the race says, not {path}")
+    else:
+        say_how_to_train(session, path, course.race.data)
+
+
+def say_how_to_train(session: ClusterSession, path: Path, data: str | None = None) -> None:
+    """Print a command that trains with a placement, on data that fit the model.
+
+    Args:
+        session: with the model.
+        path: of the placement.
+        data: to train on; by default digits for drlpp's own models that can read them.
+    """
+    task, reference = session.captured.task, session.captured.reference
+    if task.loss is None:
+        return
+    fitting = OWN_DATA if reference.naming_option else fitting_data(task.inputs, task.targets)
+    where = f" --cluster {shlex.quote(session.ray_address)}" if session.ray_address else ""
+    emulated = speeds_option(session.speeds if min(session.speeds) < 1 else ())
+    if session.links is not None:
+        emulated = f" --speeds {shlex.quote(str(path.with_name('cluster.yaml')))}"
+    console.print(
+        f"train with it: drlpp train {shlex.quote(str(path))}{reference.naming_option}"
+        f"{session.optimizer.naming_option} --data {shlex.quote(data or fitting)}"
+        f"{emulated}{where}"
+    )
+
+
+def run_record(folder: Path) -> dict[str, Any]:
+    """Return what is in the folder of a run: placement, verdicts, and where to read more."""
+    files = RunFiles(folder)
+    found: dict[str, Any] = {"folder": str(folder)}
+    if (folder / REPORT_NAME).exists():
+        found["report"] = str(folder / REPORT_NAME)
+    path = folder / "placement.json"
+    if (placement := files.placement) is not None and path.exists():
+        measured = placement.measurement
+        found["placement"] = {
+            "file": str(path),
+            "configuration": placement.configuration,
+            "method": str(placement.method),
+            "found_by": placement.found_by,
+            "seconds_per_minibatch": measured and measured.seconds_per_minibatch,
+        }
+    if files.search is not None:
+        found["search"] = files.search.model_dump(mode="json")
+    if (comparison := files.comparison) is not None and comparison.verdict is not None:
+        found["verdict"] = list(comparison.verdict.lines())
+    if files.race is not None:
+        own, learnt = folder / "race.json", folder / "race" / "race.json"
+        found["race"] = str(own if own.exists() else learnt)
+    return found

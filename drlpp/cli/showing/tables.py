@@ -19,9 +19,8 @@ from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
-from drlpp.racing.microbatches import MicrobatchChoice
 from drlpp.racing.training_race import TrainingRace
-from drlpp.report.tables import describe_comparison, describe_race, measured_table, table_of
+from drlpp.report.tables import Table, describe_comparison, describe_race, measured_table
 from drlpp.specs.cluster import Cluster, Link
 
 _MOST_NAMES = 200
@@ -36,7 +35,6 @@ def describe(document: Document) -> RenderableType:
 
 describe.register(Comparison, describe_comparison)
 describe.register(TrainingRace, describe_race)
-describe.register(MicrobatchChoice, str)
 describe.register(SearchFile, lambda search: Group(*search.lines))
 
 
@@ -58,7 +56,7 @@ def _(graph: OpGraph) -> RenderableType:
             ]
         )
     columns = [">id", "operator", "type", "module", ">parameters", "outputs", "read by"]
-    table = table_of(columns, rows)
+    table = Table(columns, rows)
     return Group(f"{graph.model} · graph {graph.fingerprint}", table, *report_lines(graph))
 
 
@@ -127,7 +125,7 @@ def _(cluster: Cluster) -> RenderableType:
         "between hosts": cluster.between_hosts,
     }
     return Group(
-        table_of(columns, rows),
+        Table(columns, rows),
         f"{cluster.accelerators} accelerators on {hosts} host{'s' if hosts > 1 else ''}",
         *(f"{where}: {_link_text(link)}" for where, link in links.items() if link is not None),
     )
@@ -162,7 +160,7 @@ def _(profile: Profile) -> RenderableType:
     of_runs = {"in a pipeline": profile.in_pipeline, "on replicas": profile.replicated}
     return Group(
         f"{graph.model} · batch {profile.batch_size} on {profile.device}",
-        table_of(columns, rows),
+        Table(columns, rows),
         f"{len(graph)} operators"
         f"{f', of which {repeating} repeat others and were not timed' if repeating else ''}"
         f", {seconds_text(total)} per minibatch; a stage's passes take {seconds_text(passes)} in "
@@ -195,7 +193,7 @@ def _(file: PlacementFile) -> RenderableType:
     measured, versions = file.measurement, file.versions
     return Group(
         f"{file.model} · {file.configuration} · found by {file.found_by}",
-        table_of([">stage", "accelerators", "operators"], rows),
+        Table([">stage", "accelerators", "operators"], rows),
         "not measured"
         if measured is None
         else f"measured: {seconds_text(measured.seconds_per_minibatch)} per minibatch (standard "
@@ -219,4 +217,4 @@ def describe_measurements(path: Path) -> RenderableType:
     """Show every measurement of a file, the fastest first, and why others failed."""
     header, entries = read_measurements(path)
     runs = [(entry.candidate(header.method), entry.outcome) for entry in entries]
-    return Group(f"{header.model}: {len(runs)} measurements", measured_table(runs).terminal)
+    return Group(f"{header.model}: {len(runs)} measurements", measured_table(runs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from drlpp.io.formatting import predicted_text
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.report.chrome_trace import trace_of
-from drlpp.report.tables import table_of
+from drlpp.report.tables import Table
 from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
@@ -36,7 +37,7 @@ class TimelineRun:
         timeline: all actions of a run, those of each worker in the order of ``schedule``.
         schedule: what ran.
         window: the minibatches of it that are measured.
-        host_of: the name of every worker's host.
+        host_of: the name of every worker's host, and of others.
         error_bar: how far off its times may be, as a share of them, where that is known.
     """
 
@@ -45,7 +46,7 @@ class TimelineRun:
     timeline: tuple[TimedAction, ...]
     schedule: Schedule
     window: Window
-    host_of: dict[int, str]
+    host_of: Mapping[int, str] | Sequence[str]
     error_bar: float = 0.0
 
     @property
@@ -95,13 +96,14 @@ class TimelineRun:
         time = predicted_text(each, self.error_bar) if self.unit else f"{each:g}"
         return Group(
             f"{title}: {time} per minibatch",
-            table_of([f">{column}" for column in columns], rows),
+            Table([f">{column}" for column in columns], rows),
             f"over {self.window.length} minibatches in steady state",
         )
 
     def write(self, path: Path, title: str) -> None:
         """Write a trace, which ui.perfetto.dev draws."""
-        pipeline, hosts = self.schedule.pipeline, self.host_of
+        pipeline = self.schedule.pipeline
+        hosts = {worker: self.host_of[worker] for worker in pipeline.workers}
         trace = trace_of(self.timeline, pipeline, host_of=hosts, window=self.bounds, title=title)
         write_atomically(path, json.dumps(trace).encode())
 
@@ -119,7 +121,7 @@ def from_schedule(document: PlacementFile, method: Method, minibatches: int) -> 
         play(schedule, lambda _, action: action.units),
         schedule,
         window,
-        {worker: document.cluster.host_name_of[worker] for worker in plan.pipeline.workers},
+        document.cluster.host_name_of,
     )
 
 
@@ -142,7 +144,7 @@ def from_simulator(
         played.timeline,
         played.schedule,
         played.window,
-        {worker: cluster.host_name_of[worker] for worker in played.pipeline.workers},
+        cluster.host_name_of,
         played.error_bar,
     )
 
@@ -175,5 +177,4 @@ def from_run(
         timeline, hosts, window = session.timeline, session.host_of, session.window
     assert window is not None
     schedule = plan.schedule(window.minibatches)
-    of_workers = {worker: hosts[worker] for worker in plan.pipeline.workers}
-    return TimelineRun("as it ran", "s", timeline, schedule, window, of_workers)
+    return TimelineRun("as it ran", "s", timeline, schedule, window, hosts)

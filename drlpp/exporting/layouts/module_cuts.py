@@ -19,7 +19,7 @@ from drlpp.capturing.blocks import find_blocks
 from drlpp.capturing.graph import OpGraph, common_module
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.errors import InvalidInput
-from drlpp.exporting.layouts.cut_at import CutAt
+from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_layout import layers_of, units_of, with_what_they_read
 from drlpp.exporting.layouts.programs import DEEPSPEED_CONTAINERS
 from drlpp.placement.placement import Placement

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import nn
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.exporting.nearest import Nearest
+from drlpp.exporting.nearest import Nearest, Unit
 from drlpp.placement.placement import Placement, Stage
 
 _ANY_MODEL = "drlpp export --to torch takes any model, and --compare modules:NAME,… any modules"
 """What is left where layers cannot be counted, for messages."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Modules that stay together, and the operators that they own."""
-
-    modules: tuple[str, ...]
-    operators: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ModuleLayout:
-    """Whole units in stages.
-
-    Attributes:
-        units: of every stage.
-        nearest: the same as a candidate, and what it differs in.
-    """
-
-    units: tuple[tuple[Unit, ...], ...]
-    nearest: Nearest
 
 
 def units_of(
@@ -123,7 +102,7 @@ def with_what_they_read(graph: OpGraph, units: Sequence[Unit], numbers: Sequence
 
 def nearest_layout(
     nearest: Nearest, graph: OpGraph, units: Sequence[Unit], seconds: Sequence[float]
-) -> ModuleLayout:
+) -> Nearest:
     """Return the layout by whole units in which the fewest seconds of operators change stage.
 
     An operator between units, which the model itself computes, goes with what it reads.
@@ -172,9 +151,10 @@ def nearest_layout(
                 f"in stage {stage} as a whole"
             )
     assigned = dict(zip(computing, chosen, strict=True))
-    return ModuleLayout(
+    return Nearest(
+        replace(nearest.candidate, placement=moved),
+        tuple(notes),
         tuple(tuple(unit for unit in computing if assigned[unit] == k) for k in range(stages)),
-        Nearest(replace(nearest.candidate, placement=moved), tuple(notes)),
     )
 
 

@@ -19,7 +19,8 @@ from torch import nn
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import OpGraph
 from drlpp.exporting.chain import schedule_csv
-from drlpp.exporting.layouts.module_layout import ModuleLayout, Unit, layers_of, units_of
+from drlpp.exporting.layouts.module_layout import layers_of, units_of
+from drlpp.exporting.nearest import Nearest, Unit
 
 TORCHTITAN_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Whose children torchtitan can divide; it looks no deeper."""
@@ -42,10 +43,10 @@ max_norm = {clip}
 
 
 def _write_torchtitan(
-    layout: ModuleLayout, captured: CapturedModel, notes: tuple[str, ...], folder: Path
+    layout: Nearest, captured: CapturedModel, notes: tuple[str, ...], folder: Path
 ) -> str:
     """Write ``parallelism.toml`` and ``schedule.csv`` into ``folder``, which is made."""
-    method, batch_size = layout.nearest.candidate.method, captured.task.batch_size
+    method, batch_size = layout.candidate.method, captured.task.batch_size
     folder.mkdir(parents=True, exist_ok=True)
     schedule = folder / "schedule.csv"
     schedule.write_text(schedule_csv(len(layout.units), method))
@@ -106,10 +107,10 @@ class Placed(PipelineModule):
 
 
 def _write_deepspeed(
-    layout: ModuleLayout, captured: CapturedModel, notes: tuple[str, ...], file: Path
+    layout: Nearest, captured: CapturedModel, notes: tuple[str, ...], file: Path
 ) -> str:
     """Write a Python module with the subclass ``Placed``."""
-    method, batch_size = layout.nearest.candidate.method, captured.task.batch_size
+    method, batch_size = layout.candidate.method, captured.task.batch_size
     names = [[name for unit in stage for name in unit.modules] for stage in layout.units]
     file.write_text(
         _DEEPSPEED.format(
@@ -128,10 +129,10 @@ def _write_deepspeed(
 
 
 def _write_megatron(
-    layout: ModuleLayout, captured: CapturedModel, notes: tuple[str, ...], file: Path
+    layout: Nearest, captured: CapturedModel, notes: tuple[str, ...], file: Path
 ) -> str:
     """Write the arguments of a training, and comments; of a layout by the layers of a decoder."""
-    method, batch_size = layout.nearest.candidate.method, captured.task.batch_size
+    method, batch_size = layout.candidate.method, captured.task.batch_size
     counts = [
         sum(unit.modules[0] not in ("before", "behind") for unit in stage) for stage in layout.units
     ]
@@ -171,7 +172,7 @@ class ModuleFormat(NamedTuple):
 
     units: Callable[[nn.Module, OpGraph], tuple[Unit, ...]]
     only_1f1b: bool
-    write: Callable[[ModuleLayout, CapturedModel, tuple[str, ...], Path], str]
+    write: Callable[[Nearest, CapturedModel, tuple[str, ...], Path], str]
 
 
 MODULE_FORMATS = {

@@ -11,7 +11,7 @@ import pytest
 from drlpp.agents import AGENTS
 from drlpp.capturing.capture import capture
 from drlpp.cli.learning.learning_job import LearningJob, methods_of_the_agent, worth_racing
-from drlpp.cli.learning.live_run import run_record
+from drlpp.cli.learning.race_command import run_record
 from drlpp.cli.settings import RaceSettings, SearchSettings
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
@@ -144,17 +144,16 @@ def test_placements_that_were_written_by_learn_and_plan_take_part(
     assert "placements" in shell.drlpp(*usual, *given[:2], "--resume").refusal
 
 
-def test_slower_depths_take_part_if_their_gradients_are_less_late() -> None:
-    """After the fastest of every kind; what is slower and as late can win no race."""
+def test_of_each_kind_what_promises_the_loss_first_takes_part() -> None:
+    """By seconds times samples: what is a little slower and less late is better."""
     one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))
-    other = Placement.from_assignment([0, 1], (1, 0))
     deep, usual, shallow = (Method(in_flight_per_link=links) for links in (2, 1, 0))
-    deepest, as_late = Candidate(two, deep), Candidate(other, deep)
-    middle, late, fresh = Candidate(two, usual), Candidate(other, deep), Candidate(two, shallow)
-    single = Candidate(one, Method())
-    asked = [deepest, as_late, middle, late, fresh, single]
-    assert worth_racing(asked, Workload.of(chain(1.0, 1.0))) == [deepest, single, middle, fresh]
-    assert worth_racing([fresh, middle, deepest], Workload.of(chain(1.0, 1.0))) == [fresh]
+    deepest, middle, fresh = (Candidate(two, method) for method in (deep, usual, shallow))
+    single, workload = Candidate(one, Method()), Workload.of(chain(1.0, 1.0))
+    close = [(deepest, 1.0), (middle, 1.01), (fresh, 1.02), (single, 1.2)]
+    assert worth_racing(close, workload) == [fresh, single]
+    apart = [(deepest, 1.0), (middle, 2.0), (fresh, 3.0), (single, 1.2)]
+    assert worth_racing(apart, workload) == [single, deepest]
 
 
 def chosen(

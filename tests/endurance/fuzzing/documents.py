@@ -17,7 +17,6 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, Heat
-from drlpp.racing.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
 from drlpp.runtime.training.checkpoints import PartsIndex
@@ -113,10 +112,6 @@ def every_document() -> dict[str, Document]:
             minibatches=30,
             contenders=(contender,),
             heats=(Heat(candidates=(contender,)),),
-        ),
-        MicrobatchChoice(
-            configuration="2-2",
-            trials=(MicrobatchTrial(microbatches=2, seconds=0.1, staleness=1.0, samples=1.1),),
         ),
         SearchFile(
             placements=8,

@@ -11,7 +11,7 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import Profile
-from drlpp.exporting.layouts.module_layout import ModuleLayout, nearest_layout
+from drlpp.exporting.layouts.module_layout import nearest_layout
 from drlpp.exporting.layouts.programs import MODULE_FORMATS
 from drlpp.exporting.nearest import Nearest
 from drlpp.models.model_reference import ModelReference
@@ -32,7 +32,7 @@ def decoder() -> CapturedModel:
 
 def written(
     captured: CapturedModel, name: str, to: Path, notes: tuple[str, ...] = NOTES
-) -> ModuleLayout:
+) -> Nearest:
     """The layout of three stages that a format has written."""
     form = MODULE_FORMATS[name]
     nearest = Nearest(Candidate(in_a_row(captured.graph, 0, 1, 2), METHOD), ())
@@ -70,7 +70,7 @@ def test_megatrons_parser_on_gpt2(tied: bool, tmp_path: Path) -> None:
     (pattern,) = re.findall("--pipeline-model-parallel-layout (.*)", text)
     parsed = layouts.PipelineParallelLayerLayout(pattern, 3)
     parsed.validate_layer_layout(num_layers=5, mtp_num_layers=None)
-    operators = [stage.operators for stage in layout.nearest.candidate.placement.stages]
+    operators = [stage.operators for stage in layout.candidate.placement.stages]
     owners = [{gpt2.graph.operators[k].module.partition(".")[0] for k in own} for own in operators]
     for (theirs,), part, ours in zip(parsed.layout, pattern.split("|"), owners, strict=True):
         names = [layer.name for layer in theirs]
@@ -112,7 +112,7 @@ def test_torchtitan_makes_the_same_stages(decoder: CapturedModel, tmp_path: Path
         value = stage(value)
         names.append(set(dict(stage.named_parameters())))
     torch.testing.assert_close(value, decoder.task.module(*decoder.task.inputs))
-    operators = layout.nearest.candidate.placement.stages
+    operators = layout.candidate.placement.stages
     for stage, own in zip(operators, names, strict=True):
         modules = {decoder.graph.operators[k].module for k in stage.operators}
         assert {name.rpartition(".")[0] for name in own} <= modules

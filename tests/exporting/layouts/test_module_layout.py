@@ -9,9 +9,9 @@ from torch import nn
 from drlpp.capturing.capture import capture
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
-from drlpp.exporting.layouts.module_layout import Unit, layers_of, nearest_layout, units_of
+from drlpp.exporting.layouts.module_layout import layers_of, nearest_layout, units_of
 from drlpp.exporting.layouts.programs import DEEPSPEED_CONTAINERS as CONTAINERS
-from drlpp.exporting.nearest import Nearest, nearest_chain
+from drlpp.exporting.nearest import Nearest, Unit, nearest_chain
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -49,7 +49,7 @@ def test_no_other_layout_moves_fewer_seconds(decoder, seed: int) -> None:
     units = units_of(decoder.task.module, graph, CONTAINERS)
     placement = Placement.from_assignment(before, range(stages))
     layout = nearest_layout(chain_of(placement), graph, units, seconds)
-    after = layout.nearest.candidate.placement.stage_of_operator(len(graph))
+    after = layout.candidate.placement.stage_of_operator(len(graph))
 
     def moved(stage_of) -> float:
         return sum(t for t, a, b in zip(seconds, before, stage_of, strict=True) if a != b)
@@ -86,13 +86,13 @@ def test_what_the_model_computes_goes_with_what_it_reads(forked) -> None:
     placement = in_a_row(graph, 0, 1)
     units = units_of(forked.task.module, graph, CONTAINERS)
     layout = nearest_layout(chain_of(placement), graph, units, Profile.estimated(graph).seconds)
-    stage_of = layout.nearest.candidate.placement.stage_of_operator(len(graph))
+    stage_of = layout.candidate.placement.stage_of_operator(len(graph))
     for operator in graph.operators:
         if not operator.module:
             assert stage_of[operator.id] == max(
                 stage_of[p] for p in graph.predecessors[operator.id]
             )
-    (note,) = layout.nearest.notes
+    (note,) = layout.notes
     assert note.startswith("attention is cut inside, over stages 0 and 1; in the export it is in")
 
 
