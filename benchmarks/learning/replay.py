@@ -140,9 +140,8 @@ class Replay:
                 leaves |= {name: w.clone().requires_grad_() for name, w in forward.items()}
                 newer |= backward
         of_run = (leg.first + part[0], part[1])
-        outputs = torch.func.functional_call(
-            self._task.module, leaves, tuple(self._minibatches.inputs(of_run))
-        )
+        inputs = [self._minibatches.input(i, of_run) for i in range(len(self._task.inputs))]
+        outputs = torch.func.functional_call(self._task.module, leaves, tuple(inputs))
         assert self._task.loss is not None
         loss = self._task.loss(outputs, *self._minibatches.targets(of_run))
         # Other weights than the forward's: those that autograd saved are replaced.

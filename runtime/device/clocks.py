@@ -9,7 +9,6 @@ once, before the moments are read.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,37 +16,25 @@ Span = tuple[int, int]
 """The marks of a begin and an end."""
 
 
-class Clock(ABC):
-    """Marks moments of one run."""
-
-    @abstractmethod
-    def mark(self) -> int:
-        """Note this moment; return its number, counted from 0."""
-
-    @abstractmethod
-    def moments(self) -> Sequence[float]:
-        """Return all moments so far, in ``time.perf_counter`` seconds; wait until all have come."""
-
-    def read(self, spans: Sequence[Span]) -> list[tuple[float, float]]:
-        """Return the seconds of ``time.perf_counter`` at which spans begin and end."""
-        moments = self.moments()
-        return [(moments[begin], moments[end]) for begin, end in spans]
-
-
-class ProcessorClock(Clock):
-    """The clock of a device that has done its work when a call returns."""
+class Clock:
+    """Marks moments of one run, on a device that has done its work when a call returns."""
 
     def __init__(self) -> None:
         self._moments: list[float] = []
 
     def mark(self) -> int:
-        """Note this moment."""
+        """Note this moment; return its number, counted from 0."""
         self._moments.append(time.perf_counter())
         return len(self._moments) - 1
 
     def moments(self) -> Sequence[float]:
-        """Return all moments so far."""
+        """Return all moments so far, in ``time.perf_counter`` seconds; wait until all have come."""
         return self._moments
+
+    def read(self, spans: Sequence[Span]) -> list[tuple[float, float]]:
+        """Return the seconds of ``time.perf_counter`` at which spans begin and end."""
+        moments = self.moments()
+        return [(moments[begin], moments[end]) for begin, end in spans]
 
 
 _MOST_PENDING = 4096
@@ -66,9 +53,9 @@ class StreamClock(Clock):
     """
 
     def __init__(self, new_event: Callable[[], Any]) -> None:
+        super().__init__()
         self._new_event = new_event
         self._pending: list[Any] = []
-        self._moments: list[float] = []
         self._latest = new_event()
         self._latest.record()
         self._latest.synchronize()

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from drlpp.costs.memory_count import MemoryCount
 from drlpp.errors import InvalidCluster, InvalidInput
-from drlpp.runtime.device.clocks import Clock, ProcessorClock, StreamClock
+from drlpp.runtime.device.clocks import Clock, StreamClock
 from drlpp.specs.cluster import DeviceChoice, DeviceType
 
 Tree = TypeVar("Tree")
@@ -192,7 +192,7 @@ class Accelerator:
         """Return a clock for one run: of the process, or of the stream that passes run on."""
         if self._torch:
             return StreamClock(partial(self._torch.Event, enable_timing=True))
-        return ProcessorClock()
+        return Clock()
 
     def reset_peak_memory(self) -> None:
         """Begin to look for the peak anew."""

@@ -73,6 +73,8 @@ class ReferenceExecutor:
             asynchrony (pipemare, appendix E).
 
     Attributes:
+        plan: of the placement.
+        minibatches: where samples come from.
         stages: in order, with their weights so far.
         buffers: of every worker, by name.
         rate: the optimizer's learning rate.
@@ -93,15 +95,15 @@ class ReferenceExecutor:
         self._captured = captured
         optimizer = settled(optimizer, captured.trained, captured.aliases)
         accelerators = 1 + max(placement.accelerators, default=-1)
-        self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
-        self._minibatches = replace(minibatches, microbatches=method.microbatches)
+        self.plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
+        self.minibatches = replace(minibatches, microbatches=method.microbatches)
         programs = cut_stages(captured.microbatch(method.microbatches), placement)
         self.rate, self.seed = optimizer.rate, seed
-        self.round_trip = 1 + method.minibatches_in_flight(self._plan.pipeline)
+        self.round_trip = 1 + method.minibatches_in_flight(self.plan.pipeline)
         # Counted, where workers have a formula for it.
-        steady = self._plan.schedule(2 * self.round_trip * method.accumulate)
+        steady = self.plan.schedule(2 * self.round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
-        tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
+        tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self.plan.ties}
         if delays and tied_delays:
             raise InvalidInput(
                 "random delays are for stages that share no parameter; put the operators that "
@@ -126,7 +128,7 @@ class ReferenceExecutor:
                 tied={
                     tie.number: {
                         worker: history(program.ties[tie.number], tied_delay)
-                        for worker in self._plan.pipeline.stages[stage]
+                        for worker in self.plan.pipeline.stages[stage]
                     }
                     for tie, tied_delay in tied_delays.items()
                     if stage in tie.stages
@@ -137,10 +139,10 @@ class ReferenceExecutor:
         self.buffers = {
             worker: {
                 name: values[name].clone()
-                for stage in self._plan.pipeline.stages_of(worker)
+                for stage in self.plan.pipeline.stages_of(worker)
                 for name in programs[stage].buffer_names
             }
-            for worker in self._plan.pipeline.workers
+            for worker in self.plan.pipeline.workers
         }
 
     @property
@@ -151,19 +153,13 @@ class ReferenceExecutor:
     def run(self, count: int, options: RunOptions | None = None) -> dict[MicrobatchId, float]:
         """Train on ``count`` minibatches and return the loss of every part."""
         options = options or RunOptions()
-        for stage in self.stages:
-            for history in stage.histories:
-                history.begin()
-        plan = self._plan.synchronous if options.synchronous else self._plan
-        minibatches = self._minibatches
-        if options.order is not None:
-            minibatches = replace(minibatches, order=options.order)
-        return Replay(self, plan, count, options, minibatches).run()
+        plan = self.plan.synchronous if options.synchronous else self.plan
+        return Replay(self, plan, count, options).run()
 
     def state(self) -> dict[str, Tensor]:
         """Return all parameters and buffers by name; of replicas, the first one's buffers."""
         state = dict(self._captured.state)
-        for stage, replicas in zip(self.stages, self._plan.pipeline.stages, strict=True):
+        for stage, replicas in zip(self.stages, self.plan.pipeline.stages, strict=True):
             found = dict(self.buffers[replicas[0]])
             for history in stage.histories:
                 found |= history.weights

@@ -176,54 +176,30 @@ class _Group:
         return after
 
     def direction(self, name: str) -> Tensor:
-        """Return what the policy takes for ΔW_t."""
-        match self._policy:
-            case "pipeoptim":
-                return self._pipeoptim_direction(name)
-            case "spectrain":
-                return self._spectrain_direction(name)
-            case "xpipe":
-                return self._xpipe_direction(name)
-            case _:
-                return self._last_step(name)
+        """Return what the policy takes for ΔW_t (pipeoptim eq. 6 and Table I).
 
-    def _last_step(self, name: str) -> Tensor:
-        """Return (W_{t−1} − W_t) / lr."""
-        return self._applied_step[name] / (self._rate or 1.0)
-
-    def _pipeoptim_direction(self, name: str) -> Tensor:
-        """Return ΔW_t of Table I; for other optimizers that of the last step."""
-        match self._name:
-            case "sgd" if self._options["momentum"] and not self._options["nesterov"]:
+        Where it has no rule for the optimizer that is the last step, (W_{t−1} − W_t) / lr.
+        """
+        options = self._options
+        match self._policy, self._name:
+            case "pipeoptim", "sgd" if options["momentum"] and not options["nesterov"]:
                 return self._momentum[name]
-            case "adam" | "adamw":
-                return self._own_adam(name)
-            case _:
-                return self._last_step(name)
-
-    def _spectrain_direction(self, name: str) -> Tensor:
-        """Return m, the smoothed gradients; else the first moment, or that of the last step."""
-        if self._name == "sgd" and self._options["momentum"]:
-            return self._momentum[name]
-        if self._name in _WITH_TWO_MOMENTS:
-            return self._moments[0][name]
-        state = self._torch.state[self._leaves[name]]
-        for moment in ("momentum_buffer", "exp_avg"):
-            if moment in state:
-                return state[moment]
-        return self._last_step(name)
-
-    def _xpipe_direction(self, name: str) -> Tensor:
-        """Return Adam's step, from the optimizer's moments if it is Adam, else by the defaults."""
-        if self._name in {"adam", "adamw"}:
-            return self._own_adam(name)
-        return self._adam(self._xpipe_moments, name, (0.9, 0.999), 1e-8)
-
-    def _own_adam(self, name: str) -> Tensor:
-        """Return Adam's step by the optimizer; AMSGrad takes the largest second moment so far."""
-        first, second = self._moments
-        moments = (first, self._largest if self._options["amsgrad"] else second)
-        return self._adam(moments, name, self._options["betas"], self._options["eps"])
+            case "spectrain", "sgd" if options["momentum"]:
+                return self._momentum[name]
+            case "pipeoptim" | "xpipe", "adam" | "adamw":
+                first, second = self._moments
+                moments = (first, self._largest if options["amsgrad"] else second)
+                return self._adam(moments, name, options["betas"], options["eps"])
+            case "xpipe", _:
+                return self._adam(self._xpipe_moments, name, (0.9, 0.999), 1e-8)
+            case "spectrain", of_two if of_two in _WITH_TWO_MOMENTS:
+                return self._moments[0][name]
+            case "spectrain", _:
+                state = self._torch.state[self._leaves[name]]
+                for moment in ("momentum_buffer", "exp_avg"):
+                    if moment in state:
+                        return state[moment]
+        return self._applied_step[name] / (self._rate or 1.0)
 
     def _adam(
         self, moments: tuple[Weights, Weights], name: str, betas: Sequence[float], eps: float

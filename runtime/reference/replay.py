@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +14,6 @@ from torch.autograd import _unsafe_preserve_version_counter
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.reference.reference_weights import DelayedGradients, StageHistory, Weights
-from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes.operators import begin_pass, passes_in
 from drlpp.runtime.stage.passes.passes import StageValues, as_sent
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
@@ -80,18 +79,18 @@ class Replay:
     """One run of an executor, whose weights, buffers and counts it changes."""
 
     def __init__(
-        self,
-        executor: ReferenceExecutor,
-        plan: ExecutionPlan,
-        count: int,
-        options: RunOptions,
-        minibatches: Minibatches,
+        self, executor: ReferenceExecutor, plan: ExecutionPlan, count: int, options: RunOptions
     ) -> None:
+        for stage in executor.stages:
+            for history in stage.histories:
+                history.begin()
         self._executor = executor
         self._schedule = plan.schedule(count)
         self._method = plan.method
         self._options = options
-        self._minibatches = minibatches
+        self._minibatches = executor.minibatches
+        if options.order is not None:
+            self._minibatches = replace(self._minibatches, order=options.order)
         self._ties = plan.ties
         self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
         self._rates = [self._rates_of(stage) for stage in range(len(executor.stages))]
@@ -158,8 +157,7 @@ class Replay:
     def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
         weights = self._lent(StageHistory.for_forward, worker, stage, part)
         buffers = self._executor.buffers[worker]
-        passed = self._call(stage, part, _private(weights), buffers)
-        self._passed[worker, stage, part] = passed
+        passed = self._passed[worker, stage, part] = self._call(stage, part, weights, buffers)
         for output, tensor in passed.outputs.items():
             self._activations[part][StageOutput(stage, output)] = tensor.detach()
         if passed.loss is not None:
@@ -185,12 +183,14 @@ class Replay:
         """Perform the forward again, with the weights of the backward."""
         weights = self._lent(StageHistory.for_backward, worker, stage, part)
         buffers = {n: b.clone() for n, b in self._executor.buffers[worker].items()}
-        self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
+        self._passed[worker, stage, part] = self._call(stage, part, weights, buffers)
 
     def _call(
         self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights
     ) -> PassedForward:
         program = self._executor.stages[stage].program
+        # Copies, which the pass may keep and change.
+        weights = {name: w.detach().clone().requires_grad_() for name, w in weights.items()}
         received = {
             key: self._activations[part][key].clone()
             for key in (*program.arguments, *program.results)
@@ -207,13 +207,32 @@ class Replay:
         return PassedForward(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
-        passed = self._passed[worker, stage, part]
+        passed, scale = self._passed[worker, stage, part], self._method.applied_loss_scale
+        # The weights of the backward take the place of the forward's, which autograd saved.
         weights = self._lent(StageHistory.for_backward, worker, stage, part)
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(passed.weights.values())):
+            for name, weight in passed.weights.items():
+                weight.copy_(weights[name])
+        ends: list[tuple[Tensor, Tensor | None]] = []
         if passed.loss is not None:
-            passed.loss = passed.loss * self._method.applied_loss_scale
-        found = _backward_of(passed, weights, part, stage, self._gradients)
-        scale = self._method.applied_loss_scale
-        passed.gradients = {name: value / scale for name, value in found.items()}
+            ends.append((passed.loss * scale, None))
+        for index, output in passed.outputs.items():
+            gradient = self._gradients.pop((part, StageOutput(stage, index)), None)
+            if gradient is not None and output.requires_grad:
+                ends.append((output, gradient))
+        received = {key: value for key, value in passed.received.items() if value.requires_grad}
+        leaves = [*received.values(), *passed.weights.values()]
+        found: Sequence[Tensor | None] = [None] * len(leaves)
+        if ends and leaves:
+            found = torch.autograd.grad(
+                [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
+            )
+        for key, gradient in zip(received, found, strict=False):
+            if gradient is not None:
+                known = self._gradients.get((part, key))
+                self._gradients[part, key] = gradient if known is None else known + gradient
+        own = zip(passed.weights, found[len(received) :], strict=True)
+        passed.gradients = {name: value / scale for name, value in own if value is not None}
 
     def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
         gradients = self._passed.pop((worker, stage, part)).gradients
@@ -311,49 +330,3 @@ def _mean(parts: Sequence[Weights]) -> Weights:
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
     norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.tensor(0.0)
-
-
-def _private(weights: Weights) -> Weights:
-    """Return copies that a pass may keep and change."""
-    return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-
-
-def _backward_of(
-    passed: PassedForward,
-    weights: Weights,
-    part: MicrobatchId,
-    stage: int,
-    gradients: dict[tuple[MicrobatchId, StageOutput], Tensor],
-) -> Weights:
-    """Return gradients of the weights; add those of what was received to ``gradients``.
-
-    The backward is by ``weights``, which may be others than the forward's.
-    """
-    # Those that autograd saved are replaced.
-    _overwrite(passed.weights, weights)
-    ends: list[tuple[Tensor, Tensor | None]] = []
-    if passed.loss is not None:
-        ends.append((passed.loss, None))
-    for index, output in passed.outputs.items():
-        gradient = gradients.pop((part, StageOutput(stage, index)), None)
-        if gradient is not None and output.requires_grad:
-            ends.append((output, gradient))
-    received = {key: value for key, value in passed.received.items() if value.requires_grad}
-    leaves = [*received.values(), *passed.weights.values()]
-    found: Sequence[Tensor | None] = [None] * len(leaves)
-    if ends and leaves:
-        found = torch.autograd.grad(
-            [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
-        )
-    for key, gradient in zip(received, found, strict=False):
-        if gradient is not None:
-            known = gradients.get((part, key))
-            gradients[part, key] = gradient if known is None else known + gradient
-    own = zip(passed.weights, found[len(received) :], strict=True)
-    return {name: gradient for name, gradient in own if gradient is not None}
-
-
-def _overwrite(weights: Weights, values: Weights) -> None:
-    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights.values())):
-        for name, weight in weights.items():
-            weight.copy_(values[name])

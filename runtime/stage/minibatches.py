@@ -90,10 +90,6 @@ class Minibatches(MinibatchSource):
         samples, labels = to_device((self.samples, self.labels), device)
         return replace(self, samples=samples, labels=labels, device=device)
 
-    def inputs(self, part: MicrobatchId) -> tuple[Tensor, ...]:
-        """Return the model's inputs for (minibatch, microbatch)."""
-        return tuple(self._take(tensor, part) for tensor in self._tensors(part)[0])
-
     def _tensors(self, part: MicrobatchId) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         return pytree.tree_leaves(self.samples), pytree.tree_leaves(self.labels)
 

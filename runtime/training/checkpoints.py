@@ -174,15 +174,13 @@ class CheckpointFile:
         check_finite(saved["model"], session.captured.state)
         write_checkpoint(self._path, {**saved, **facts})
 
-    def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
-        """Return it, checked against a session's model, and a file of it for the workers.
+    def read(self, session: ClusterSession) -> tuple[Any, Path]:
+        """Return what it has, unchecked, and a file of it for the workers.
 
         Raises:
-            InvalidFile: it is damaged, or of another training.
+            InvalidFile: it is damaged.
         """
-        state = session.captured.state
-        saved = read_checkpoint(self._path)
-        return checked_checkpoint(self._path, saved, state, minibatches), self._path
+        return read_checkpoint(self._path), self._path
 
 
 class PartsIndex(Document):
@@ -266,16 +264,14 @@ class CheckpointParts:
             if other != index.folder and _FOLDER.fullmatch(other):
                 self._storage.remove_folder(other)
 
-    def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
-        """Return what all parts have, and a file of it among the session's."""
-        state = session.captured.state
-        index, whole = _read_parts(str(self), session.folder, state)
+    def read(self, session: ClusterSession) -> tuple[Any, Path]:
+        """Return what all parts have, unchecked, and a file of it among the session's."""
+        index, whole = _read_parts(str(self), session.folder, session.captured.state)
         self._number = index.number
-        found = checked_checkpoint(self, whole, state, minibatches)
         merged = session.folder / CHECKPOINT_NAME
         merged.unlink(missing_ok=True)
         write_tree(merged, whole)
-        return found, merged
+        return whole, merged
 
 
 CheckpointStore = CheckpointFile | CheckpointParts

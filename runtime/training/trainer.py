@@ -24,6 +24,7 @@ from drlpp.runtime.training.checkpoints import (
     CheckpointStore,
     TrainingCheckpoint,
     TrainingProgress,
+    checked_checkpoint,
     read_best_weights,
 )
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
@@ -198,7 +199,8 @@ class Trainer:
             self._progress, self.saved = TrainingProgress(), (0, 0)
             self.data.load_state(self._first_samples)
             return None, None
-        saved, file = self.store.read(self.session, self._count)
+        found, file = self.store.read(self.session)
+        saved = checked_checkpoint(self.store, found, self.session.captured.state, self._count)
         self.saved = len(saved.epochs), saved.position
         self._progress = saved.progress
         if (known := self._evaluated) and not saved.evaluated:

@@ -72,8 +72,6 @@ class PipelineTrainer:
             around a checkpoint, which takes memory that the method itself does not need.
         checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
             writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
-        workers: how many; has to be the number that the placement knows, which is the default.
-            :func:`drlpp.planners.replanning.Replanner` makes a placement for another number.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
             :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
             ``changes.jsonl`` and is a note to ``observer``.
@@ -111,7 +109,6 @@ class PipelineTrainer:
         early_stopping: EarlyStopping | None = None,
         checkpoint_every: int = 0,
         checkpoints: str | Path | None = None,
-        workers: int | None = None,
         elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
         speeds: Sequence[float] | None = None,
@@ -143,8 +140,6 @@ class PipelineTrainer:
             raise InvalidInput(f"elastic is {elastic!r}; expected such as Elastic(2, 4)")
         _check_count("synchronous_epochs", synchronous_epochs, least=0)
         _check_count("checkpoint_every", checkpoint_every, least=0)
-        if workers is not None:
-            _check_count("workers", workers, least=1)
         # torch's generators take 64 bits.
         if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
             raise InvalidInput(
@@ -167,11 +162,6 @@ class PipelineTrainer:
             reference = model.reference if isinstance(model, CapturedModel) else model
             self.document = self.document.with_model(reference)
         known = self.document.cluster.accelerators
-        if workers is not None and workers != known:
-            raise InvalidPlacement(
-                f"{workers} workers were asked for, but the placement is for {known}; leave out "
-                "workers, or plan it for that number (drlpp train --workers N)"
-            )
         self.method = method or self.document.method
         self.optimizer = optimizer or self.document.optimizer
         self.optimizer.check()
@@ -315,11 +305,7 @@ class PipelineTrainer:
             else:
                 state = ElasticTraining(trainer, self._elastic, self._planner).train()
         write_state_dict(folder / "model.pt", state)
-        return TrainingResult(
-            state_dict=state,
-            epochs=trainer.reports,
-            folder=folder,
-        )
+        return TrainingResult(state, trainer.reports, folder)
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

@@ -47,11 +47,7 @@ class EarlyStopping(Record):
             ) from None
 
     def best(self, reports: Sequence[EpochReport]) -> EpochReport:
-        """Return the best epoch; the first of those that are equally good.
-
-        Raises:
-            InvalidInput: what is monitored is not known.
-        """
+        """Return the best epoch; the first of those that are equally good."""
         best = reports[0]
         for report in reports[1:]:
             if self._goodness(report) > self._goodness(best) + self.min_delta:
@@ -65,12 +61,8 @@ class EarlyStopping(Record):
     def _goodness(self, report: EpochReport) -> float:
         monitor = self.monitor or ("loss" if report.score is None else "score")
         value = report.score if monitor == "score" else report.held_out_loss
-        if value is None:
-            raise InvalidInput(
-                f"early stopping monitors the held-out {monitor}, which this training does not "
-                "have; give held-out data, and a task with a score to monitor one"
-            )
-        if math.isnan(value):
+        # TrainingPlan.check has seen that it is known.
+        if value is None or math.isnan(value):
             return -math.inf
         return value if monitor == "score" else -value
 

@@ -7,10 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, ValidationError
-
-from drlpp.errors import InvalidFile
-from drlpp.io.documents import Record, first_problem, parse_mapping
+from drlpp.io.documents import Record
 from drlpp.io.files import append, cut_off, read_lines
 
 
@@ -86,9 +83,6 @@ class WorkersChanged(Record):
         configuration: replicas per stage of the placement that training continues with.
     """
 
-    # Older runs told of more.
-    model_config = ConfigDict(extra="ignore")
-
     reason: str
     given_up: tuple[int, ...] = ()
     returned: tuple[int, ...] = ()
@@ -107,22 +101,6 @@ class WorkersChanged(Record):
             f"{self.reason}; training continues at {place} on {len(self.workers)} workers, "
             f"{self.configuration}"
         )
-
-
-def read_changes(path: Path) -> tuple[WorkersChanged, ...]:
-    """Return the changes of a training, none if there is no file; a half last line is left out.
-
-    Raises:
-        InvalidFile: a line is none of them.
-    """
-    found = []
-    for number, line in enumerate(read_lines(path)[0], 1):
-        content = parse_mapping(line, f"{path}, line {number}", is_yaml=False)
-        try:
-            found.append(WorkersChanged.model_validate(content))
-        except ValidationError as error:
-            raise InvalidFile(f"{path}, line {number}: {first_problem(error)}") from None
-    return tuple(found)
 
 
 def write_change(path: Path, change: WorkersChanged) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
-from drlpp.runtime.device.clocks import Clock, ProcessorClock, Span
+from drlpp.runtime.device.clocks import Clock, Span
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.weight_policies import WeightUse
 
@@ -43,7 +43,7 @@ class WeightPolicy:
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
-        self.clock: Clock = ProcessorClock()
+        self.clock = Clock()
         self.predictions: list[Span] = []
         self._rates: Sequence[float] = ()
         self._version = 0

@@ -65,7 +65,7 @@ class Executor:
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
     _summed_next: frozenset[MicrobatchId] = frozenset()
     _last_of: Mapping[int, int] = field(default_factory=dict)
-    _tied: TiedSums | None = None
+    _tied: TiedSums = field(init=False)
 
     def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions.
@@ -97,8 +97,7 @@ class Executor:
     def _prepare_training(self, actions: Sequence[Action]) -> None:
         self._summed_next = _last_before_sums(actions)
         self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
-        if any(runner.weights.ties for runner in self._trained):
-            self._tied = TiedSums(self._trained, self.received.pop)
+        self._tied = TiedSums(self._trained, self.received.pop)
         for runner in self._trained:
             for policy in runner.weights.policies:
                 # Times what predictions of weights take.
@@ -109,7 +108,7 @@ class Executor:
             case Receive(message, _):
                 self.received[message] = self.mailbox.receive(action)
             case Send(message, _) if message.payload in TIED_PAYLOADS:
-                self.mailbox.send(action, self.tied.to_send(message))
+                self.mailbox.send(action, self._tied.to_send(message))
             case Send(message, _):
                 self.mailbox.send(action, self._outgoing.pop(message))
             case Forward(minibatch):
@@ -132,28 +131,21 @@ class Executor:
             case AllReduce(_, _, "gradients"):
                 self._trained[0].finish_sum()
             case AllReduce(_, _, "tied_gradients", tie):
-                self.tied.sum_over_replicas(tie)
+                self._tied.sum_over_replicas(tie)
             case AllReduce(version, _, "squared_norm"):
                 self._share_squared_norm(version)
             case TiedUpdate():
-                self.tied.update(action, self._trained[action.chunk].program.stage)
+                self._tied.update(action, self._trained[action.chunk].program.stage)
             case Update(_, contributions, through):
                 for runner in self._trained:
                     runner.update(contributions)
-                if self._tied:
-                    self._tied.forget()
+                self._tied.forget()
                 self.on_progress(through)
 
     @property
     def _trained(self) -> Sequence[StageRunner]:
         """The runners of a training."""
         return cast(Sequence[StageRunner], self.runners)
-
-    @property
-    def tied(self) -> TiedSums:
-        """The sums of weights that other stages hold too, for the actions that need them."""
-        assert self._tied is not None
-        return self._tied
 
     def _forward(self, forward: Forward) -> None:
         part, runner = forward.part, self.runners[forward.chunk]
@@ -180,9 +172,8 @@ class Executor:
 
         It is not finite on any stage if a gradient of one of them is not.
         """
-        own = sum(runner.own_squared_norm() for runner in self._trained)
-        if self._tied:
-            own += self._tied.squared_norm(self._last_of[version])
+        own = self._tied.squared_norm(self._last_of[version])
+        own += sum(runner.own_squared_norm() for runner in self._trained)
         total = torch.tensor([own], dtype=torch.float64)
         assert self.everyone is not None
         self.everyone.allreduce([total]).wait()

@@ -40,6 +40,7 @@ from drlpp.runtime.weights.displacements import PredictedWeights
 from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
+from drlpp.specs.batches import tensors_in
 
 WHOLE, OPERATORS = "whole", "operators"
 """The training whose predictions of weights are timed, and that whose kept bytes are counted."""
@@ -135,7 +136,7 @@ def time_operators(
             passes = range(_WARM_UPS + connections.fewest(len(found[WHOLE, FORWARD][0])))
             shared = {"sum_over_replicas": connections.start_sum}
         runners = built(training, **shared)
-        kept = _Kept(runners, minibatches.inputs((0, 0))) if alone else None
+        kept = _Kept(runners, tensors_in(minibatches.samples)) if alone else None
         kinds = FORWARD, BACKWARD, SECOND_HALF, UPDATE
         found |= {(name, kind): [[] for _ in runners] for kind in kinds}
         for number in passes:

@@ -6,13 +6,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import InvalidFile
 from drlpp.runtime import PipelineTrainer
 from drlpp.runtime.training.training_log import TrainingLog
-from drlpp.runtime.training.training_reports import WorkersChanged, read_changes, write_change
+from drlpp.runtime.training.training_reports import WorkersChanged, write_change
 from drlpp.specs.learning_rate import LearningRateSchedule
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import data_for, loaders_for, placement_file
+from tests.support.training.strikes import changes_in
 
 
 def _steps(folder: Path) -> dict[str, dict[int, float]]:
@@ -72,7 +72,7 @@ def test_minibatches_behind_the_checkpoint_are_taken_back_and_none_is_written_tw
 
 def test_changes_are_read_as_written_but_for_a_half_line(tmp_path: Path) -> None:
     path = tmp_path / "changes.jsonl"
-    assert read_changes(path) == ()
+    assert changes_in(tmp_path) == ()
     change = WorkersChanged(
         epochs=1,
         minibatches=40,
@@ -84,15 +84,9 @@ def test_changes_are_read_as_written_but_for_a_half_line(tmp_path: Path) -> None
     write_change(path, change)
     with path.open("a") as file:
         file.write('{"epochs"')
-    assert read_changes(path) == (change,)
+    assert changes_in(tmp_path) == (change,)
     write_change(path, change)
-    assert read_changes(path) == (change, change)
+    assert changes_in(tmp_path) == (change, change)
     assert change.text.endswith(
         "given up; training continues at minibatch 41 of epoch 2 on 2 workers, 1-1"
     )
-    # Older runs told of more.
-    path.write_text(change.model_dump_json()[:-1] + ', "lost_minibatches": 3}\n')
-    assert read_changes(path) == (change,)
-    path.write_text('{"epochs": 1}\n')
-    with pytest.raises(InvalidFile, match=r"changes\.jsonl, line 1: field 'reason'"):
-        read_changes(path)

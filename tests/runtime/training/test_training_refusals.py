@@ -39,8 +39,6 @@ WHOLE = "a whole number"
         ({"early_stopping": 3}, r"early_stopping is 3; .* EarlyStopping\(patience=3\)"),
         ({"observer": print}, r"observer is .*; .* TrainerCallbacks\("),
         ({"elastic": 3}, r"elastic is 3; .*Elastic\(2, 4\)"),
-        ({"workers": "1"}, f"workers is '1'; {WHOLE}"),
-        ({"workers": 6}, "6 workers were asked for, but the placement is for 1"),
         ({"seed": 2**64}, f"seed is .*; {WHOLE}"),
         ({"seed": 0.5}, f"seed is .*; {WHOLE}"),
         ({"data": "cifar"}, "unknown; there is digits"),

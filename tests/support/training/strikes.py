@@ -7,15 +7,17 @@ from threading import Timer
 
 import pytest
 
+from drlpp.io.files import read_lines
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.runtime import Deployment, TrainerCallbacks
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_reports import WorkersChanged, read_changes
+from drlpp.runtime.training.training_reports import WorkersChanged
 
 
 def changes_in(folder: Path) -> tuple[WorkersChanged, ...]:
-    """What became of the workers of a training."""
-    return read_changes(folder / CHANGES_NAME)
+    """What became of the workers of a training; a half last line is left out."""
+    lines, _ = read_lines(folder / CHANGES_NAME)
+    return tuple(map(WorkersChanged.model_validate_json, lines))
 
 
 class Strikes:
