@@ -77,7 +77,7 @@ class RaceData:
         self._captured, self._seed, self._note = captured, seed, note
         self._in_memory: Data | None = None
         self.first = self.ordered(0)
-        if not self.first.held_out_samples:
+        if not self.first.held_out_count.samples:
             raise InvalidInput(
                 f"data {name!r} have no held-out samples, by which races are decided"
             )

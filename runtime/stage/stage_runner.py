@@ -403,11 +403,10 @@ class EvaluationRunner:
             state = self.trained.weights_and_buffers()
             inputs = {i: self.minibatches.input(i, part) for i in program.inputs}
             values = StageValues(inputs, received, state, state)
-            outputs = values.call(program)
-            if program.loss is not None:
-                results = values.results(program, outputs)
-                targets = self.minibatches.targets(part)
-                self.losses.add(part, program.loss(*results, *targets))
-                if program.score is not None:
-                    self.scores[part] = program.score(*results, *targets)
+            targets = self.minibatches.targets(part) if program.loss is not None else ()
+            outputs, loss = values.call_with_loss(program, targets)
+            if loss is not None:
+                self.losses.add(part, loss)
+            if program.score is not None:
+                self.scores[part] = program.score(*values.results(program, outputs), *targets)
         return as_sent(program, outputs)

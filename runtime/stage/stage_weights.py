@@ -249,7 +249,7 @@ class StageWeights:
         state: dict[str, Tensor] = {}
         optimizer: OptimizerState = {}
         for group in (group for tie in ties for group in self._of[tie]):
-            weights = zip(group.names, group.policy.weights, strict=True)
+            weights = zip(group.members.names, group.policy.weights, strict=True)
             state |= {name: weight.detach() for name, weight in weights}
             optimizer |= group.optimizer_state()
         return state, optimizer

@@ -51,16 +51,11 @@ class WeightGroup:
     places: tuple[int, ...]
     policy: WeightPolicy
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the weights."""
-        return self.members.names
-
     def optimizer_state(self) -> OptimizerState:
         """Return the optimizer's state and the weight policy's by parameter name."""
         policy = self.policy
-        state = named_optimizer_state(policy.optimizer, self.names, policy.weights)
-        for name, known in zip(self.names, policy.state(), strict=True):
+        state = named_optimizer_state(policy.optimizer, self.members.names, policy.weights)
+        for name, known in zip(self.members.names, policy.state(), strict=True):
             if known:
                 state[name][_POLICY_STATE] = known
         return state
@@ -72,11 +67,11 @@ class WeightGroup:
             InvalidFile: it does not suit them.
         """
         weights = self.policy.weights
-        known = {name: dict(state.get(name, {})) for name in self.names}
-        of_policy = [known[name].pop(_POLICY_STATE, {}) for name in self.names]
-        found = {name: known[name] for name in self.names if name in state}
-        load_optimizer_state(self.policy.optimizer, self.names, weights, found)
-        for name, weight, values in zip(self.names, weights, of_policy, strict=True):
+        known = {name: dict(state.get(name, {})) for name in self.members.names}
+        of_policy = [known[name].pop(_POLICY_STATE, {}) for name in self.members.names]
+        found = {name: known[name] for name in self.members.names if name in state}
+        load_optimizer_state(self.policy.optimizer, self.members.names, weights, found)
+        for name, weight, values in zip(self.members.names, weights, of_policy, strict=True):
             for key, value in values.items():
                 # What is no scalar of its own has a value for every element.
                 if not (key in _SCALARS and isinstance(value, Tensor) and value.dim() == 0):

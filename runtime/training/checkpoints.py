@@ -125,25 +125,6 @@ def _contradiction(
     return None
 
 
-def read_best_weights(path: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Read the weights of the best epoch of a training of a model with this state.
-
-    Raises:
-        InvalidFile: they are missing, damaged, or of another model.
-    """
-    try:
-        found: dict[str, Tensor] = torch.load(path, weights_only=True)
-        if {n: v.shape for n, v in found.items()} != {n: v.shape for n, v in state.items()}:
-            raise InvalidFile("it has other weights than the model")
-    # Whatever a damaged file makes torch say.
-    except Exception as error:
-        raise InvalidFile(
-            f"{path}: the weights of the best epoch so far cannot be read "
-            f"({' '.join(str(error).split())[:200]}); put the file back, or train in another folder"
-        ) from None
-    return found
-
-
 class CheckpointFile:
     """Keeps the last checkpoint of a training in one file, which the controller writes.
 

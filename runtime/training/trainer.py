@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from drlpp.errors import DRLPPError, InvalidFile, NotFinite, RunFailure
@@ -25,10 +26,9 @@ from drlpp.runtime.training.checkpoints import (
     TrainingCheckpoint,
     TrainingProgress,
     checked_checkpoint,
-    read_best_weights,
 )
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
-from drlpp.runtime.training.training_log import TrainingLog
+from drlpp.runtime.training.training_log import TrainingLog, training_log
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import (
     EpochReport,
@@ -140,7 +140,7 @@ class Trainer:
             The seconds of training alone.
         """
         stopping, seconds = self.plan.early_stopping, 0.0
-        with TrainingLog(self.folder, first=self._done) as log:
+        with training_log(self.folder, first=self._done) as log:
             if not self._progress.evaluated:
                 self._end_epoch(deployment, log)
             while self._done < minibatches and not (stopping and stopping.is_over(self.reports)):
@@ -214,7 +214,20 @@ class Trainer:
         return saved, file
 
     def _read_best(self) -> dict[str, Tensor]:
-        return read_best_weights(self.best, self.session.captured.state)
+        """Read the weights of the best epoch so far."""
+        state = self.session.captured.state
+        try:
+            found: dict[str, Tensor] = torch.load(self.best, weights_only=True)
+            if {n: v.shape for n, v in found.items()} != {n: v.shape for n, v in state.items()}:
+                raise InvalidFile("it has other weights than the model")
+        # Whatever a damaged file makes torch say.
+        except Exception as error:
+            raise InvalidFile(
+                f"{self.best}: the weights of the best epoch so far cannot be read "
+                f"({' '.join(str(error).split())[:200]}); put the file back, or train in another "
+                "folder"
+            ) from None
+        return found
 
     @contextmanager
     def _telling_why_and_the_way_on(self) -> Iterator[None]:
@@ -344,7 +357,7 @@ class Trainer:
             minibatches_per_second=(self._count - done) / seconds,
         )
         self._progress = TrainingProgress(
-            epochs=(*self.reports, report), evaluated=not self.data.held_out_samples
+            epochs=(*self.reports, report), evaluated=not self.data.held_out_count.samples
         )
         return seconds - saving
 

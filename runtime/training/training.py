@@ -262,7 +262,7 @@ class PipelineTrainer:
             note=self.observer.on_note,
         )
         plan.check(self.document.model, self.captured.score is not None, source)
-        if source.held_out_samples:
+        if source.held_out_count.samples:
             # What cannot be evaluated is refused before the first epoch, not after it.
             self.captured.evaluation  # noqa: B018
         if plan.synchronous_epochs > epochs:

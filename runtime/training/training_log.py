@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -19,63 +17,54 @@ from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import spans_of, time_use
 
 
+@contextmanager
+def training_log(folder: Path, first: int) -> Iterator[TrainingLog]:
+    """Provide what writes of a training into ``folder``, from minibatch ``first`` on.
+
+    What an earlier attempt wrote about that one and those behind it is taken back.
+
+    Raises:
+        StorageFailure: the disk is full or cannot be written, also in every method.
+    """
+    hook = threading.excepthook
+
+    def on_thread_failure(failure: threading.ExceptHookArgs) -> None:
+        # TensorBoard's thread raises what the next call raises again.
+        if failure.exc_value is None or not is_storage_error(failure.exc_value):
+            hook(failure)
+
+    threading.excepthook = on_thread_failure
+    try:
+        with reporting_disk_errors(folder):
+            board = SummaryWriter(str(folder), purge_step=first or None)
+        try:
+            yield TrainingLog(folder, board, first)
+        finally:
+            with reporting_disk_errors(folder):
+                board.close()
+    finally:
+        threading.excepthook = hook
+
+
 class TrainingLog:
-    """Writes what a training did into ``folder``, as a context manager.
+    """Writes what a training did, as TensorBoard shows it.
 
     By minibatch ``train/loss`` and ``train/learning_rate``, which is that of the schedule of
     learning rates; by epoch ``eval/loss``, ``eval/score``, ``time/minibatches_per_second``,
     ``time/samples_per_second``, and for every worker ``utilisation/worker_0`` and so on, the part
     of its time that it computed, and ``memory_bytes/worker_0``, the most that it had resident.
-
-    Args:
-        folder: for the events.
-        first: minibatch of the training that is written about. What an earlier attempt wrote about
-            it and those behind it is taken back.
-
-    Raises:
-        StorageFailure: the disk is full or cannot be written, also in every method.
     """
 
-    def __init__(self, folder: Path, first: int) -> None:
+    def __init__(self, folder: Path, board: SummaryWriter, first: int) -> None:
         self._folder = folder
+        self._board = board
         self._through = first
         self._beyond: set[int] = set()
-        self._hook = threading.excepthook
-        threading.excepthook = self._on_thread_failure
-        try:
-            with self._writing():
-                self._board = SummaryWriter(str(folder), purge_step=first or None)
-        except BaseException:
-            threading.excepthook = self._hook
-            raise
-
-    def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:
-        # TensorBoard's thread raises what the next call raises again.
-        if failure.exc_value is None or not is_storage_error(failure.exc_value):
-            self._hook(failure)
-
-    def _writing(self) -> AbstractContextManager[None]:
-        return reporting_disk_errors(self._folder)
 
     def _write(self, values: Mapping[str, float], step: int) -> None:
-        with self._writing():
+        with reporting_disk_errors(self._folder):
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            with self._writing():
-                self._board.close()
-        finally:
-            threading.excepthook = self._hook
 
     def minibatches(self, losses: Mapping[int, float], rates: Mapping[int, float]) -> None:
         """Write losses and learning rates of minibatches, numbered from the beginning of training.

@@ -85,7 +85,7 @@ class TrainingPlan:
         """
         if self.early_stopping is None:
             return
-        if not data.held_out_samples:
+        if not data.held_out_count.samples:
             raise InvalidInput("early stopping needs held-out data to tell what is better")
         if self.early_stopping.monitor == "score" and not has_score:
             raise InvalidInput(

@@ -89,15 +89,11 @@ class StageValues:
             case StageOutput():
                 return self.received[argument]
 
-    def call(self, program: StageProgram) -> tuple[Tensor, ...]:
-        """Return the outputs of the stage."""
-        return program.function(*(self[argument] for argument in program.arguments))
-
     def call_with_loss(
         self, program: StageProgram, targets: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Return the outputs of the stage and, on the last, the loss."""
-        outputs = self.call(program)
+        outputs = program.function(*(self[argument] for argument in program.arguments))
         if program.loss is None:
             return outputs, None
         return outputs, program.loss(*self.results(program, outputs), *targets)

@@ -75,7 +75,7 @@ class SamplesInMemory(TrainingData):
             yield chosen(self._data.test, indices)
 
     def _held_out_order(self) -> Tensor:
-        return evaluation_order(self.held_out_samples, self.batch_size)
+        return evaluation_order(self.held_out_count.samples, self.batch_size)
 
 
 def _fingerprint_of(samples: Samples) -> str:

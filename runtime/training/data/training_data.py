@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -108,7 +108,7 @@ class TrainingData(ABC):
         name: for the record of a run.
         batch_size: of the model as it was captured.
         minibatches: of an epoch.
-        held_out_count: of samples to evaluate on.
+        held_out_count: of samples to evaluate on, 0 for none.
         fingerprint: of the samples to train on, which resuming compares; None where the name, or
             the epoch's first minibatch, has to do.
     """
@@ -118,11 +118,6 @@ class TrainingData(ABC):
     batch_size: int
     minibatches: int
     held_out_count: HeldOutCount
-
-    @property
-    def held_out_samples(self) -> int:
-        """Samples to evaluate on; 0 for none."""
-        return self.held_out_count.samples
 
     def lend_to(self, session: ClusterSession) -> None:
         """Give the workers what they hold all the time."""
@@ -157,19 +152,10 @@ class TrainingData(ABC):
         """Take over what :meth:`state` gave."""
 
 
-def primed(minibatches: Iterator[Samples]) -> Generator[Samples]:
+def primed(minibatches: Generator[Samples]) -> Generator[Samples]:
     """Load the first of the minibatches now, and yield them all later."""
     first = list(islice(minibatches, 1))
-
-    def all_of_them() -> Generator[Samples]:
-        try:
-            yield from first
-            yield from minibatches
-        finally:
-            if isinstance(minibatches, Generator):
-                minibatches.close()
-
-    return all_of_them()
+    return (minibatch for part in (first, minibatches) for minibatch in part)
 
 
 def epoch_seed(seed: int, epoch: int) -> int:

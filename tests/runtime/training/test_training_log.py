@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.runtime import PipelineTrainer
-from drlpp.runtime.training.training_log import TrainingLog
+from drlpp.runtime.training.training_log import training_log
 from drlpp.runtime.training.training_reports import WorkersChanged, write_change
 from drlpp.specs.learning_rate import LearningRateSchedule
 from tests.support.training.killing import killed_after_saving
@@ -61,10 +61,10 @@ def test_everything_is_written_once_also_when_training_goes_on(
 def test_minibatches_behind_the_checkpoint_are_taken_back_and_none_is_written_twice(
     tmp_path: Path,
 ) -> None:
-    with TrainingLog(tmp_path, first=0) as log:
+    with training_log(tmp_path, first=0) as log:
         log.minibatches({0: 5.0, 2: 5.2, 1: 5.1}, dict.fromkeys(range(3), 0.1))
         log.minibatches({2: 9.0, 3: 5.3, 5: 5.5}, dict.fromkeys(range(6), 0.1))
-    with TrainingLog(tmp_path, first=3) as log:
+    with training_log(tmp_path, first=3) as log:
         log.minibatches({2: 9.0, 3: 6.3, 4: 6.4, 5: 6.5}, dict.fromkeys(range(6), 0.1))
     losses = _steps(tmp_path)["train/loss"]
     assert [losses[step] for step in range(6)] == pytest.approx([5.0, 5.1, 5.2, 6.3, 6.4, 6.5])
