@@ -146,11 +146,6 @@ class StageRunner:
         self.skipped_updates = 0
         self._note_weight_bytes()
 
-    def wait_for(self, minibatch: int) -> None:
-        """Return when what this stage needs of a minibatch is there."""
-        if self.program.reads_data:
-            self.minibatches.wait_for(minibatch)
-
     def forward(self, part: MicrobatchId, received: Received) -> Mapping[int, Tensor]:
         """Perform the forward pass of ``part``.
 
@@ -279,13 +274,6 @@ class StageRunner:
             self.weights.add(half_done.of_weights())
         self.weights.done_with(part)
 
-    def finish_sum(self) -> None:
-        """Wait until the gradients of the next update are summed over the replicas.
-
-        Those of the weights that no other stage holds.
-        """
-        self.weights.gradients[OWN].finish_sum()
-
     def own_squared_norm(self) -> float:
         """Return what this replica's gradients add to the squared norm over all stages.
 
@@ -319,11 +307,6 @@ class StageRunner:
         """Return what no other stage saves: values by name, and what updates the weights."""
         weights, optimizer = self.weights.saved()
         return weights | self.buffers, optimizer
-
-    @property
-    def weight_bytes(self) -> int:
-        """The bytes of one version of the stage's weights."""
-        return sum(weight.nbytes for weight in self.weights.newest)
 
     def _note_weight_bytes(self) -> None:
         self.peak_weight_bytes = max(self.peak_weight_bytes, self.weights.held_bytes())
@@ -377,7 +360,6 @@ class EvaluationRunner:
         program: the stage, cut from the evaluation graph.
         trained: the same stage in training.
         minibatches: where inputs and targets come from.
-        passes_last: whether no other stage of the worker needs a minibatch after this one.
         losses: of every part.
         scores: of every part, one number for each sample.
     """
@@ -385,16 +367,8 @@ class EvaluationRunner:
     program: StageProgram
     trained: StageRunner
     minibatches: MinibatchSource
-    passes_last: bool = True
     losses: Losses = field(default_factory=Losses)
     scores: dict[MicrobatchId, Tensor] = field(default_factory=dict)
-
-    def wait_for(self, minibatch: int) -> None:
-        """Return when what this stage needs of a minibatch is there."""
-        if self.program.reads_data:
-            if self.passes_last:
-                self.minibatches.passed(minibatch)
-            self.minibatches.wait_for(minibatch)
 
     def forward(self, part: MicrobatchId, received: Received) -> Mapping[int, Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""

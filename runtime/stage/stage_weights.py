@@ -91,11 +91,6 @@ class StageWeights:
         """The weight policies of all groups."""
         return [group.policy for group in self.groups]
 
-    @property
-    def bucket_bytes(self) -> int:
-        """The bytes of the largest bucket that gradients are summed in, 0 without buckets."""
-        return max(gradients.bucket_bytes for gradients in self.gradients.values())
-
     def held_bytes(self) -> int:
         """Return how much memory holds weights now: the newest, and copies of any version."""
         copies = [copy for policy in self.policies for copy in policy.copies()]

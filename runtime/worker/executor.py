@@ -15,6 +15,7 @@ from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.device.emulation import EmulatedAccelerator
 from drlpp.runtime.stage.stage_runner import EvaluationRunner, StageRunner
 from drlpp.runtime.stage.stages import StageOutput
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule.actions import (
     TIED_PAYLOADS,
@@ -81,7 +82,9 @@ class Executor:
         for action in actions:
             if isinstance(action, Forward):
                 # Before the clock starts: whoever waits for data does not compute.
-                self.runners[action.chunk].wait_for(action.minibatch)
+                runner = self.runners[action.chunk]
+                if runner.program.reads_data:
+                    runner.minibatches.wait_for(action.minibatch)
             begin = self.clock.mark()
             if action.span.computes:
                 emulated.begin()
@@ -129,7 +132,7 @@ class Executor:
             case BackwardWeight():
                 self._trained[action.chunk].backward_weight(action.part)
             case AllReduce(_, _, "gradients"):
-                self._trained[0].finish_sum()
+                self._trained[0].weights.gradients[OWN].finish_sum()
             case AllReduce(_, _, "tied_gradients", tie):
                 self._tied.sum_over_replicas(tie)
             case AllReduce(version, _, "squared_norm"):

@@ -253,7 +253,7 @@ def _minibatch(
             known = gradients[key.stage].get(key.index)
             gradients[key.stage][key.index] = gradient if known is None else known + gradient
     for stage, runner in enumerate(runners):
-        runner.finish_sum()
+        runner.weights.gradients[OWN].finish_sum()
         yield UPDATE, stage, stopwatch.time(partial(runner.update, 1))[1]
 
 

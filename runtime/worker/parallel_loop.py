@@ -104,11 +104,8 @@ class ParallelLoop(PlainLoop):
         self._sums: list[dist.Work | Future[Tensor]] = []
         self._without_sums: Callable[[], AbstractContextManager[None]] = nullcontext
         uncompiled = method.model_copy(update={"compiled": False})
-        super().__init__(task, uncompiled, optimizer, accelerator, speed)
-
-    @property
-    def _name(self) -> str:
-        return f"{self._way} (rank {self._rank})"
+        name = f"{way} (rank {self._rank})"
+        super().__init__(task, uncompiled, optimizer, accelerator, speed, name)
 
     def _held(self) -> Iterable[Tensor]:
         return map(_own_part, super()._held())

@@ -31,6 +31,7 @@ class PlainLoop:
         optimizer: updates the weights.
         accelerator: that computes.
         speed: below 1 it rests after every pass, as workers do that emulate accelerators.
+        name: of the loop, for an error that memory does not suffice.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class PlainLoop:
         optimizer: OptimizerSpec,
         accelerator: Accelerator,
         speed: float = 1.0,
+        name: str = "plain PyTorch",
     ) -> None:
         assert task.loss is not None
         self.accelerator = accelerator
@@ -52,17 +54,13 @@ class PlainLoop:
         )
         self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.optimizers = self._optimizers(optimizer)
-        self.memory = accelerator.new_memory_count(self._name)
+        self.memory = accelerator.new_memory_count(name)
         if self.memory is not None:
             self.memory.hold(self._held())
         # The first of two updates begins the optimizer's state.
         self._still_counted = 2 * method.accumulate
         if method.compiled:
             self._compile(task)
-
-    @property
-    def _name(self) -> str:
-        return "plain PyTorch"
 
     def _held(self) -> Iterable[Tensor]:
         """Return all that the module keeps in memory."""

@@ -292,7 +292,7 @@ class Worker:
             for runner in trained:
                 held.connections.share_buffers(runner.buffers.values())
             runners = [
-                EvaluationRunner(stage, runner, minibatches, passes_last=runner is trained[-1])
+                EvaluationRunner(stage, runner, minibatches)
                 for stage, runner in zip(self._on_device(command.evaluation), trained, strict=True)
             ]
         programs = [runner.program for runner in runners]
@@ -313,6 +313,7 @@ class Worker:
             times = executor.run(command.actions)
         policies = [policy for runner in trained for policy in runner.weights.policies]
         moments = [moment for policy in policies for moment in policy.predictions]
+        bucket_bytes = [found.bucket_bytes for found in trained[0].weights.gradients.values()]
         last = runners[-1]
         return RunResult(
             times=times,
@@ -323,8 +324,8 @@ class Worker:
             peak_memory_bytes=(held.memory or self._accelerator).peak_memory_bytes(),
             bytes_sent=executor.mailbox.bytes_sent,
             message_bytes=executor.mailbox.message_bytes,
-            bucket_bytes=trained[0].weights.bucket_bytes if held.connections.replicas else 0,
-            weight_bytes=sum(runner.weight_bytes for runner in trained),
+            bucket_bytes=max(bucket_bytes) if held.connections.replicas else 0,
+            weight_bytes=sum(w.nbytes for runner in trained for w in runner.weights.newest),
             peak_weight_bytes=sum(runner.peak_weight_bytes for runner in trained),
             predictions=sorted(executor.clock.read(moments)) if trains else [],
             # On stages of one worker the same updates: those of a schedule that flushes.

@@ -70,7 +70,9 @@ class Watch:
             half_done = sum(passed.half_done is not None for passed in in_flight)
             storages = [tensor.untyped_storage() for tensor in _held(runner)]
             held = sum({s.data_ptr(): s.nbytes() for s in storages}.values())
-            self.copies[stage] = max(self.copies[stage], held / runner.weight_bytes)
+            self.copies[stage] = max(
+                self.copies[stage], held / sum(w.nbytes for w in runner.weights.newest)
+            )
             self.parts[stage] = max(self.parts[stage], len(in_flight))
             self.half_done[stage] = max(self.half_done[stage], half_done)
 
