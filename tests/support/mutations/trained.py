@@ -24,7 +24,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference
 from drlpp.runtime.deploying.deployment import deployment_commands, merge_stages
 from drlpp.runtime.deploying.run_commands import run_commands
-from drlpp.runtime.device.clocks import ProcessorClock
+from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, Transport
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.worker.executor import Executor
@@ -195,7 +195,7 @@ def _perform(
                 runners=runners,
                 mailbox=_Mailbox(room, worker),  # type: ignore
                 everyone=_Group(room, "everyone", plan.pipeline.workers, worker),  # type: ignore
-                clock=ProcessorClock(),
+                clock=Clock(),
                 on_progress=lambda through: None,
             ).run(run.actions)
         except BaseException as error:
