@@ -120,15 +120,15 @@ class Links(ABC):
 
     def receive(self, specs: Sequence[TensorSpec], sender: int) -> Transfer:
         """Start receiving, in memory that is made for it."""
-        buffers = [self._buffer(spec) for spec in specs]
+        buffers = []
+        for spec in specs:
+            dtype = getattr(torch, spec.dtype)
+            if self._staging:
+                buffers.append(self._staging.buffer(spec.shape, dtype))
+            else:
+                buffers.append(torch.empty(spec.shape, dtype=dtype, device=self.device))
         works = [self._start_receive(buffer, sender) for buffer in buffers]
         return Transfer(buffers, works, self._staging)
-
-    def _buffer(self, spec: TensorSpec) -> Tensor:
-        dtype = getattr(torch, spec.dtype)
-        if self._staging:
-            return self._staging.buffer(spec.shape, dtype)
-        return torch.empty(spec.shape, dtype=dtype, device=self.device)
 
     @abstractmethod
     def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work: ...

@@ -123,7 +123,6 @@ class ReferenceExecutor:
             ReferenceStage(
                 program,
                 history(alone(program), delay),
-                delay,
                 DelayedGradients(delays, stage) if delays else None,
                 tied={
                     tie.number: {

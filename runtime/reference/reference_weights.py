@@ -262,13 +262,6 @@ class RandomDelays:
     annealing_minibatches: int = 0
     seed: int = 0
 
-    def rate_factor(self, stage: int, update: int) -> float:
-        """Return T1's 1 / τ_i^{p_k} for update number ``update`` (pipemare eq. 4)."""
-        if not self.annealing_minibatches:
-            return 1.0
-        power = 1 - min(update / self.annealing_minibatches, 1.0)
-        return (1 + self.scales[stage]) ** -power
-
 
 class DelayedGradients:
     """The gradients of a stage on their way to its weights."""
@@ -281,10 +274,16 @@ class DelayedGradients:
         self._updates = 0
 
     def next(self, computed: Weights) -> tuple[Weights, float]:
-        """Return the gradient that arrives when ``computed`` is sent off, and its T1 factor."""
+        """Return the gradient that arrives when ``computed`` is sent off, and its T1 factor.
+
+        That is 1 / τ_i^{p_k} (pipemare eq. 4).
+        """
         self._computed.append(computed)
         delay = min(self.draw(), len(self._computed) - 1)
-        factor = self._delays.rate_factor(self._stage, self._updates)
+        annealing, factor = self._delays.annealing_minibatches, 1.0
+        if annealing:
+            power = 1 - min(self._updates / annealing, 1.0)
+            factor = (1 + self._delays.scales[self._stage]) ** -power
         self._updates += 1
         return self._computed[-1 - delay], factor
 

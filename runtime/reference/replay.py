@@ -55,7 +55,6 @@ class ReferenceStage:
     Attributes:
         program: what computes it.
         history: its weights, and what makes them.
-        delay: s in steady state.
         arriving: its gradients under way, if they are delayed at random.
         tied: its copies of weights that other stages hold too, by tie and worker: replicas need
             not make an update of them at the same time.
@@ -64,7 +63,6 @@ class ReferenceStage:
 
     program: StageProgram
     history: StageHistory
-    delay: int
     arriving: DelayedGradients | None
     tied: Mapping[int, Mapping[int, StageHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
@@ -108,7 +106,8 @@ class Replay:
 
     def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
-        delay = 1 + (self._copies(tie)[0] if tie else self._executor.stages[stage]).delay
+        of = self._copies(tie)[0] if tie else self._executor.stages[stage].history
+        delay = 1 + of.delay
         base = self._options.rates or [self._executor.rate]
         worker = self._schedule.pipeline.stages[stage][0]
         rates, first = [], 0

@@ -162,7 +162,9 @@ class SharedGradients(Gradients):
     @contextmanager
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
         self._hooked, self._sums = True, last and self._sum is not None
-        self._open_buckets()
+        self._next = 0
+        for bucket in self._buckets:
+            bucket.waiting = set(bucket.members)
         hooks = [
             leaf.register_hook(lambda gradient, index=index: self._arrived(index, gradient))
             for index, leaf in enumerate(leaves)
@@ -173,11 +175,6 @@ class SharedGradients(Gradients):
             for hook in hooks:
                 hook.remove()
             self._hooked = False
-
-    def _open_buckets(self) -> None:
-        self._next = 0
-        for bucket in self._buckets:
-            bucket.waiting = set(bucket.members)
 
     def _arrived(self, index: int, gradient: Tensor) -> Tensor:
         with torch.no_grad():

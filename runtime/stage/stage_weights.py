@@ -164,7 +164,13 @@ class StageWeights:
 
     # Updates
 
-    def update(self, contributions: int, squared_norm: float | None = None, tie: int = OWN) -> bool:
+    def update(
+        self,
+        contributions: int,
+        squared_norm: float | None = None,
+        tie: int = OWN,
+        gradients: Gradients | None = None,
+    ) -> bool:
         """Update the weights of a tie with the mean of the gradients of ``contributions`` parts.
 
         Args:
@@ -172,12 +178,13 @@ class StageWeights:
             squared_norm: of all gradients that are clipped together, before their division; None
                 if these are no others than those of the tie.
             tie: which weights.
+            gradients: by default those that were collected here.
 
         Returns:
             Whether there was an update: where the method skips updates, one whose gradients are
             not finite changes nothing.
         """
-        gradients, method = self.gradients[tie], self._method
+        gradients, method = gradients or self.gradients[tie], self._method
         policies = [group.policy for group in self._of[tie]]
         if method.needs_norm and squared_norm is None:
             squared_norm = gradients.squared_norm()
@@ -215,16 +222,12 @@ class StageWeights:
         self, tie: int, total: Sequence[Tensor], contributions: int, squared_norm: float | None
     ) -> bool:
         """Update the copies by a sum over all stages; arguments and result as in ``update``."""
-        collecting = self.gradients[tie]
-        self.gradients[tie] = Gradients(self._weights[tie])
-        *gradients, reached = total
-        self.gradients[tie].add(
-            [g if count else None for g, count in zip(gradients, reached.tolist(), strict=True)]
+        *values, reached = total
+        summed = Gradients(self._weights[tie])
+        summed.add(
+            [g if count else None for g, count in zip(values, reached.tolist(), strict=True)]
         )
-        try:
-            return self.update(contributions, squared_norm, tie)
-        finally:
-            self.gradients[tie] = collecting
+        return self.update(contributions, squared_norm, tie, summed)
 
     # Checkpoints
 
@@ -232,18 +235,15 @@ class StageWeights:
         """Return the newest weights by name."""
         return {name: w.detach() for name, w in zip(self.names, self.newest, strict=True)}
 
-    def saved(self) -> tuple[dict[str, Tensor], OptimizerState]:
-        """Return what no other stage saves: weights by name, and what updates them.
+    def saved(self, tie: int | None = None) -> tuple[dict[str, Tensor], OptimizerState]:
+        """Return weights by name, and what updates them: of a tie, or what no other stage saves.
 
         Copies of tied weights are saved by the root: with parts in flight, others are behind.
         """
-        ties = [tie for tie in self._of if tie == OWN or self.is_root(tie)]
-        return self._saved(*ties)
-
-    def _saved(self, *ties: int) -> tuple[dict[str, Tensor], OptimizerState]:
+        own = [one for one in self._of if one == OWN or self.is_root(one)]
         state: dict[str, Tensor] = {}
         optimizer: OptimizerState = {}
-        for group in (group for tie in ties for group in self._of[tie]):
+        for group in (group for one in (own if tie is None else [tie]) for group in self._of[one]):
             weights = zip(group.members.names, group.policy.weights, strict=True)
             state |= {name: weight.detach() for name, weight in weights}
             optimizer |= group.optimizer_state()
@@ -256,7 +256,7 @@ class StageWeights:
         """
         tied = {}
         for tie in self.ties:
-            model, optimizer = self._saved(tie)
+            model, optimizer = self.saved(tie)
             tied[tie] = {**self._in_flight_of(tie), "model": model, "optimizer": optimizer}
         return {**self._in_flight_of(OWN), "tied": tied}
 

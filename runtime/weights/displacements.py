@@ -107,7 +107,8 @@ class TableOne(PredictedWeights):
         A weight stays before its first update.
         """
         group = self.optimizer.param_groups[0]
-        known = [(weight, state) for weight in self.weights if (state := self._state_of(weight))]
+        states = self.optimizer.state
+        known = [(weight, states[weight]) for weight in self.weights if states.get(weight)]
         weights = [_real(weight) for weight, _ in known]
         if isinstance(self.optimizer, SGD):
             momenta = [_real(state["momentum_buffer"]) for _, state in known]
@@ -124,9 +125,6 @@ class TableOne(PredictedWeights):
             group["eps"],
             -rate_sum,
         )
-
-    def _state_of(self, weight: Tensor) -> dict[str, Tensor]:
-        return self.optimizer.state.get(weight, {})
 
 
 _PIECE = 65536

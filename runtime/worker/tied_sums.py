@@ -82,15 +82,13 @@ class TiedSums:
         if key not in self._totals:
             total = self._contribution(stage, tie)
             for other in plan.others:
-                total = _added(total, self._contributed(other, stage, tie, last))
+                # It may be on this worker.
+                own = other in self._runners
+                message = Message("contribution", other, stage, last, tie)
+                more = self._contribution(other, tie) if own else self._take(message)
+                total = _added(total, more)
             self._totals[key] = total
         return self._totals[key]
-
-    def _contributed(self, other: int, root: int, tie: int, last: int) -> Sequence[Tensor]:
-        """Return the contribution of another stage, which may be on this worker."""
-        if other in self._runners:
-            return self._contribution(other, tie)
-        return self._take(Message("contribution", other, root, last, tie))
 
 
 def _added(total: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:

@@ -12,6 +12,7 @@ the activations of the forward are kept, and the gradients at the outputs of ope
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -48,16 +49,28 @@ class SplitBackward:
         # Of a custom function Python holds a node, but not the graph behind it.
         self._graph = [end.view_as(end).grad_fn for end in ends]
         roots = [get_gradient_edge(end) for end in ends]
-        graph = _Graph(roots, map(get_gradient_edge, received), self._weights)
+        leads, readers = _explored(roots, map(get_gradient_edge, received), self._weights)
         # Where backwards begin that lead to weights alone, and with what.
         self._beginnings = [
             (root, seed)
             for root, seed in zip(roots, seeds, strict=True)
-            if graph.leads[root.node] == _TO_WEIGHTS
+            if leads[root.node] == _TO_WEIGHTS
         ]
-        self._joining = graph.joining()
+        # The nodes on the way to what was received that other ways join, with the edges to these.
+        self._joining = {
+            node: edges
+            for node, where in leads.items()
+            if where == _TO_RECEIVED | _TO_WEIGHTS
+            and (
+                edges := [
+                    GradientEdge(other, number)
+                    for other, number in node.next_functions
+                    if other is not None and leads[other] == _TO_WEIGHTS
+                ]
+            )
+        }
         self._is_shared = any(
-            graph.readers[edge.node] > 1 for edges in self._joining.values() for edge in edges
+            readers[edge.node] > 1 for edges in self._joining.values() for edge in edges
         )
         self._arrived: dict[Node, _Arrived] = {}
         self.of_received: Sequence[Tensor | None] = [None] * len(received)
@@ -96,62 +109,35 @@ class SplitBackward:
             return _gradients(beginnings, self._weights)
 
 
-class _Graph:
-    """What autograd recorded, as far as it leads from ``roots`` to leaves.
+def _explored(
+    roots: Sequence[GradientEdge],
+    received: Iterable[GradientEdge],
+    weights: Iterable[GradientEdge],
+) -> tuple[dict[Node, int], Counter[Node]]:
+    """Return where every node leads that autograd recorded, and how many edges lead to it.
 
-    Attributes:
-        leads: where every node leads: to what was received, to weights, to both, to neither.
-        readers: how many edges lead to a node.
+    A node leads to what was received, to weights, to both, or to neither.
     """
-
-    def __init__(
-        self,
-        roots: Sequence[GradientEdge],
-        received: Iterable[GradientEdge],
-        weights: Iterable[GradientEdge],
-    ) -> None:
-        leaves = {edge.node: _TO_RECEIVED for edge in received}
-        leaves |= {edge.node: _TO_WEIGHTS for edge in weights}
-        self.leads: dict[Node, int] = {}
-        self.readers: dict[Node, int] = {}
-        waiting = [root.node for root in roots]
-        for node in waiting:
-            self.readers[node] = self.readers.get(node, 0) + 1
-        open_: set[Node] = set()
-        while waiting:
-            node = waiting[-1]
-            if node in self.leads:
-                waiting.pop()
-                continue
-            behind = [other for other, _ in node.next_functions if other is not None]
-            if node in open_ or not behind:
-                waiting.pop()
-                leads = leaves.get(node, 0)
-                for other in behind:
-                    leads |= self.leads[other]
-                self.leads[node] = leads
-                continue
-            open_.add(node)
+    leaves = {edge.node: _TO_RECEIVED for edge in received}
+    leaves |= {edge.node: _TO_WEIGHTS for edge in weights}
+    leads: dict[Node, int] = {}
+    waiting = [root.node for root in roots]
+    readers, open_ = Counter(waiting), set[Node]()
+    while waiting:
+        node = waiting[-1]
+        behind = [other for other, _ in node.next_functions if other is not None]
+        if node in leads:
+            waiting.pop()
+        elif node in open_ or not behind:
+            waiting.pop()
+            leads[node] = leaves.get(node, 0)
             for other in behind:
-                self.readers[other] = self.readers.get(other, 0) + 1
-                waiting.append(other)
-
-    def joining(self) -> dict[Node, list[GradientEdge]]:
-        """Return the nodes on the way to what was received that other ways join.
-
-        With the edges to these, which lead to weights alone.
-        """
-        found = {}
-        for node, leads in self.leads.items():
-            if leads == _TO_RECEIVED | _TO_WEIGHTS:
-                edges = [
-                    GradientEdge(other, number)
-                    for other, number in node.next_functions
-                    if other is not None and self.leads[other] == _TO_WEIGHTS
-                ]
-                if edges:
-                    found[node] = edges
-        return found
+                leads[node] |= leads[other]
+        else:
+            open_.add(node)
+            readers.update(behind)
+            waiting += behind
+    return leads, readers
 
 
 def _with_gradients(
