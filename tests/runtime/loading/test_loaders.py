@@ -31,7 +31,7 @@ from drlpp.runtime import (
     ProgressReport,
     TrainerCallbacks,
 )
-from drlpp.runtime.device.clocks import ProcessorClock
+from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.loading.loaders import Unpacker, generators_of, iterate
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.training.data.training_data import HeldOutCount, evaluation_order
@@ -368,15 +368,15 @@ def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
     clock = SimpleNamespace(perf_counter=lambda: now)
     monkeypatch.setattr("drlpp.runtime.device.clocks.time", clock)
     runner = SimpleNamespace(
-        program=SimpleNamespace(receives={}, sends={}),
-        wait_for=lambda minibatch: passes(5),
+        program=SimpleNamespace(receives={}, sends={}, reads_data=True),
+        minibatches=SimpleNamespace(wait_for=lambda minibatch: passes(5)),
         forward=lambda part, received: passes(2),
     )
     mailbox = SimpleNamespace(drain=lambda: None)
     executor = Executor(
         runners=[cast(Any, runner)],
         mailbox=cast(Any, mailbox),
-        clock=ProcessorClock(),
+        clock=Clock(),
         on_progress=lambda _: None,
     )
     actions = [Forward(0, 0), Forward(1, 0)]
