@@ -1,11 +1,9 @@
-"""What takes part in a race: a placement and its method, or what torch does; and the heats."""
+"""What takes part in a race: a placement and its method, or what torch does."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Sequence
 from typing import Literal, Self
-
-from pydantic import Field
 
 from drlpp.costs.ways_of_training import LOCAL_STEPS, WAYS
 from drlpp.io.documents import Record
@@ -147,6 +145,11 @@ class Contender(Record):
             return self.measurements
         return (*self.measurements, FailedMeasurement(failure="failed", reason=self.failure))
 
+    @property
+    def unmeasured(self) -> Contender:
+        """The same without outcomes."""
+        return self.model_copy(update={"measurements": (), "failure": None})
+
     def with_outcome(self, outcome: Outcome) -> Contender:
         """Return a copy with one more outcome."""
         if isinstance(outcome, FailedMeasurement):
@@ -207,14 +210,3 @@ def names_of(contenders: Sequence[Contender]) -> tuple[str, ...]:
         f"{name} ({count + 1})" if count else name
         for name, count in zip(names, before, strict=True)
     )
-
-
-class Heat(Record):
-    """Candidates of one kind, of which the best enters the race; there is one at least."""
-
-    candidates: tuple[Contender, ...] = Field(min_length=1)
-
-    @property
-    def kind(self) -> str:
-        """The kind of all candidates."""
-        return self.candidates[0].found_by

@@ -23,7 +23,6 @@ from drlpp.racing.rivals import (
     TODAY,
     Grounds,
     best_measured,
-    candidates_of,
     divisors,
     without_equals,
 )
@@ -74,14 +73,13 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
     kinds.remove(GPIPE)
     methods = [choose_method(policy, None, grounds.method)]
     methods += [grounds.synchronous(kind.name, 1) for kind in kinds]
-    return without_equals(
-        [
-            # If plain PyTorch cannot train the model at all, the race will say so.
-            *(best_measured(grounds, PLAIN) or candidates_of(PLAIN, grounds)[:1]),
-            *best_measured(grounds, DATA_PARALLEL),
-            *(one for method in methods for one in pipelines(grounds, method)),
-        ]
-    )
+    found = [one for method in methods for one in pipelines(grounds, method)]
+    for kind in (DATA_PARALLEL, PLAIN):
+        best = best_measured(kind, grounds)
+        # If plain PyTorch cannot train the model at all, the race will say so.
+        if best is not None and (kind == PLAIN or best.failure is None):
+            found.insert(0, best.unmeasured)
+    return without_equals(found)
 
 
 def pipelines(grounds: Grounds, method: Method) -> list[Contender]:

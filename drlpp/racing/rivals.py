@@ -20,7 +20,7 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
 from drlpp.planners.plan import ways_of_training
-from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat
 from drlpp.runtime.device.compiling import why_not_compiled
@@ -258,10 +258,39 @@ def measure(session: ClusterSession, one: Contender, minibatches: int) -> Outcom
         return FailedMeasurement(failure="cannot run", reason=str(error))
 
 
-def rival_heats(grounds: Grounds) -> list[Heat]:
-    """Return a heat for each kind of rival that is possible on these workers."""
-    heats = [candidates_of(kind, grounds) for kind in RIVALS]
-    return [Heat(candidates=tuple(found)) for found in heats if found]
+def best_measured(
+    kind: str,
+    grounds: Grounds,
+    minibatches: int = _HEAT_MINIBATCHES,
+    tell: Callable[[str], None] = lambda what: None,
+) -> Contender | None:
+    """Return the best of a kind, with its measurements; None if there is none on these workers.
+
+    Several are measured in turns (:func:`drlpp.racing.race.heat`). If all fail it is the first.
+
+    Args:
+        kind: in :data:`RIVALS`.
+        grounds: what is known of model and workers.
+        minibatches: of a measurement.
+        tell: called before each with what it is.
+    """
+    found = candidates_of(kind, grounds)
+
+    def run(number: int) -> float | None:
+        one = found[number]
+        tell(f"choosing the best {kind} of {len(found)}: {one.beside(grounds.method)}")
+        outcome = measure(grounds.session, one, minibatches)
+        found[number] = one.with_outcome(outcome)
+        return cost_of(outcome, one.handicap)
+
+    return found[heat(len(found), run) or 0] if found else None
+
+
+def rivals(grounds: Grounds, minibatches: int, tell: Callable[[str], None]) -> list[Contender]:
+    """Return the best of each kind that is possible; a heat measures a third as long as a race."""
+    short = max(minibatches // 3, 1)
+    found = (best_measured(kind, grounds, short, tell) for kind in RIVALS)
+    return [one for one in found if one is not None]
 
 
 def is_rival(name: str) -> bool:
@@ -313,18 +342,6 @@ def _renumbered(placement: Placement, kinds: Sequence[str]) -> Placement:
     for accelerator in dict.fromkeys(a for s in placement.stages for a in s.accelerators):
         numbers[accelerator] = free[kinds[accelerator]].pop(0)
     return placement.canonical.on([numbers.get(a, a) for a in range(len(kinds))])
-
-
-def best_measured(grounds: Grounds, kind: str) -> list[Contender]:
-    """Return the fastest of a kind, measured in turns; none if none can be run."""
-    found = candidates_of(kind, grounds)
-
-    def run(number: int) -> float | None:
-        one = found[number]
-        return cost_of(measure(grounds.session, one, _HEAT_MINIBATCHES), one.handicap)
-
-    best = heat(len(found), run)
-    return [] if best is None else [found[best]]
 
 
 def divisors(batch_size: int) -> list[int]:

@@ -97,12 +97,9 @@ def _cells(seconds: Sequence[float], references: Sequence[Sequence[float]]) -> t
 
 
 def describe_comparison(comparison: Comparison) -> RenderableType:
-    """Show every entrant, what failed in heats or the race, and what the comparison says."""
+    """Show every entrant, what failed, and what the comparison says."""
     verdict = comparison.verdict
-    tried = [one for heat in comparison.heats for one in heat.candidates]
-    failures = dict.fromkeys(
-        f"{one.found_by}: {one.failure}" for one in (*tried, *comparison.contenders) if one.failure
-    )
+    failures = [f"{one.found_by}: {one.failure}" for one in comparison.contenders if one.failure]
     lines = [] if verdict is None else verdict.lines()
     return Group(comparison_table(comparison), *failures, *lines)
 

@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,8 +16,8 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison, compare
-from drlpp.racing.contenders import Contender, Heat
-from drlpp.racing.rivals import PLAIN
+from drlpp.racing.contenders import Contender
+from drlpp.racing.rivals import PLAIN, best_measured
 from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
@@ -96,12 +97,22 @@ def compared(
     path: Path,
     rounds: int = 5,
     contenders: Sequence[Contender] = (),
-    heats: Sequence[Heat] = (),
+    heats: Sequence[Sequence[Contender]] = (),
 ) -> Comparison:
+    grounds: Any = SimpleNamespace(session=session, method=PIPELINE)
+
+    def choose() -> list[Contender]:
+        found = []
+        for heat in heats:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("drlpp.racing.rivals.candidates_of", lambda *_, heat=heat: [*heat])
+                found.append(best_measured(heat[0].found_by, grounds, 2))
+        return [one for one in found if one is not None]
+
     return compare(
         session,  # type: ignore[arg-type]
         contenders or CONTENDERS,
-        heats,
+        choose,
         cluster=CLUSTER,
         rounds=rounds,
         minibatches=7,
@@ -118,8 +129,7 @@ def shown(comparison: Comparison) -> str:
 def test_alike_contenders_are_measured_once_for_all(tmp_path: Path) -> None:
     """Also one that comes out of a heat, in which it is alone."""
     session, path = FakeSession(SECONDS), tmp_path / "comparison.json"
-    heat = Heat(candidates=(CONTENDERS[4],))
-    comparison = compared(session, path, contenders=CONTENDERS[:4], heats=[heat])
+    comparison = compared(session, path, contenders=CONTENDERS[:4], heats=[CONTENDERS[4:]])
     assert read_document(path, Comparison) == comparison
     keys = list(SECONDS)
     assert session.measured == [*keys, *keys[::-1], *keys, *keys[:2][::-1]]
@@ -157,11 +167,7 @@ GPIPES = [
     for m in (1, 2, 4)
 ]
 PLAINS = [Contender(found_by=PLAIN, method=PIPELINE, threads=threads) for threads in (1, 2)]
-HEATS = [
-    Heat(candidates=tuple(PLAINS)),
-    Heat(candidates=tuple(GPIPES)),
-    Heat(candidates=(Contender(found_by="exact", placement=UNEVEN, method=PIPELINE),)),
-]
+HEATS = [PLAINS, GPIPES, [Contender(found_by="exact", placement=UNEVEN, method=PIPELINE)]]
 OWN = CONTENDERS[:1]
 ALL_SECONDS: dict[Key, float] = {
     **SECONDS,
@@ -191,19 +197,17 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
     threads = [key for key in session.measured if isinstance(key, int)]
     assert threads[:6] == [1, 2, 2, 1, 1, 2], "in turns"
     # One that is alone qualifies without running.
-    assert not comparison.heats[2].candidates[0].measurements
+    assert not comparison.rivals[2].measurements
     text = " ".join(shown(comparison).split())
     assert (
         "tuned (1-1) trains a minibatch 1.10× faster than plain PyTorch (2 threads) (95% CI 1.10"
         in text
     )
-    # What heats measured, a third as long, does not count in the race.
-    in_heats = sum(len(c.measurements) for heat in comparison.heats for c in heat.candidates)
+    # What heats measured does not count in the race.
     lengths = [[m.minibatches for m in c.measurements] for c in comparison.contenders]
-    assert in_heats + sum(map(len, lengths)) == len(session.measured)
     assert {number for found in lengths for number in found} == {7, 8 * 7}
     assert len([found for found in lengths if 8 * 7 in found]) <= 2, "only the last two run long"
-    assert {m.minibatches for c in comparison.heats[0].candidates for m in c.measurements} == {2}
+    assert {m.minibatches for c in comparison.rivals for m in c.measurements} == {2}
     table = shown(comparison).split("tuned")[1].splitlines()[0]
     assert table.split()[-2:] == ["1.10×", "1.10×"], "over the best rival, over plain PyTorch"
 
@@ -226,8 +230,8 @@ def test_torchs_own_data_parallelism_may_win_and_averaging_is_not_judged(tmp_pat
     assert compared(FakeSession({}), path, **given) == comparison  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dies_at", fast_are([7, 25], range(1, 27, 2)))
-def test_interrupted_heats_go_on(tmp_path: Path, dies_at: int) -> None:
+@pytest.mark.parametrize("dies_at", fast_are([13, 25], range(13, 27, 2)))
+def test_interrupted_races_go_on(tmp_path: Path, dies_at: int) -> None:
     path = tmp_path / "comparison.json"
     first = FakeSession(ALL_SECONDS, dies_at)
     with pytest.raises(KeyboardInterrupt):
@@ -256,7 +260,7 @@ def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) ->
     def compiled(method: Method) -> Method:
         return method.model_copy(update={"compiled": True})
 
-    plain = HEATS[0].candidates[-1]
+    plain = PLAINS[-1]
     faster = plain.model_copy(update={"threads": 3, "method": compiled(plain.method)})
     zero_bubble = Method(schedule="zb-h1", policy="sync", microbatches=2)
     own = [*OWN, Contender(found_by="tuned", placement=HALVES, method=zero_bubble)]
@@ -270,7 +274,7 @@ def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) ->
             if isinstance(key, tuple)
         },
     }
-    heats = [Heat(candidates=(*HEATS[0].candidates, faster)), *HEATS[1:]]
+    heats = [[*PLAINS, faster], *HEATS[1:]]
     path = tmp_path / "comparison.json"
     comparison = compared(FakeSession(seconds), path, contenders=own, heats=heats)
     halves = [one for one in comparison.contenders if one.method.schedule == "zb-h1"]
@@ -284,10 +288,10 @@ def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) ->
 
 def test_compiling_has_to_pay(tmp_path: Path) -> None:
     """What is 2% slower as it is is taken; what is 5% slower is not."""
-    as_it_is = HEATS[0].candidates[0]
+    as_it_is = PLAINS[0]
     method = as_it_is.method.model_copy(update={"compiled": True})
     compiled = as_it_is.model_copy(update={"threads": 2, "method": method})
-    heats = [Heat(candidates=(as_it_is, compiled))]
+    heats = [[as_it_is, compiled]]
     for number, (seconds, chosen) in enumerate([(1.02, False), (1.05, True), (0.0, True)]):
         took = {1: seconds, 2: 1.0, (HALVES, method): 1.0}
         session, path = FakeSession(ALL_SECONDS | took), tmp_path / f"{number}.json"

@@ -47,9 +47,9 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.plan import Plan
 from drlpp.planners import Space, Vary
 from drlpp.racing.comparison import Comparison, compare
-from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.contenders import Contender
 from drlpp.racing.prospects import with_microbatches
-from drlpp.racing.rivals import RIVALS, Grounds, rival_heats
+from drlpp.racing.rivals import RIVALS, Grounds, rivals
 from drlpp.racing.to_loss import Course, RaceData, export
 from drlpp.racing.training_race import RaceEnd
 from drlpp.report.tables import describe_comparison
@@ -254,21 +254,19 @@ class LearningJob:
         finalists = [Contender.of(self.candidate(candidate), self.agent) for candidate in fastest]
         # What the agent has asked planners for, they need not plan again.
         alike = declared.space is self._space and self.contracted is None
-        proposed = (lambda: declared.planned) if alike else None
+        grounds = self._grounds(self._space, (lambda: declared.planned) if alike else None)
         # A layout by modules has the microbatches that were chosen meanwhile.
         given = self.given.search.compare, session.captured, session.accelerators, session.method
-        own = [Heat(candidates=(layout,)) for layout in layout_contenders(*given)]
-        begin = time.perf_counter()
+        measuring, begin = self.given.measuring, time.perf_counter()
         try:
             with shown(console, "planning what a user has without an agent") as tell:
-                grounds = self._grounds(self._space, proposed)
                 comparison = compare(
                     session,
-                    finalists,
-                    [*rival_heats(grounds), *own],
+                    [*finalists, *layout_contenders(*given)],
+                    lambda: rivals(grounds, measuring.minibatches, tell),
                     cluster=self.cluster,
-                    rounds=self.given.measuring.rounds,
-                    minibatches=self.given.measuring.minibatches,
+                    rounds=measuring.rounds,
+                    minibatches=measuring.minibatches,
                     path=self.out / "comparison.json",
                     on_progress=tell,
                 )

@@ -16,7 +16,7 @@ from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
-from drlpp.racing.contenders import Contender, Heat
+from drlpp.racing.contenders import Contender
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
 from drlpp.runtime.training.checkpoints import PartsIndex
@@ -111,7 +111,7 @@ def every_document() -> dict[str, Document]:
             model="made up",
             minibatches=30,
             contenders=(contender,),
-            heats=(Heat(candidates=(contender,)),),
+            rivals=(contender,),
         ),
         SearchFile(
             placements=8,
