@@ -5,12 +5,27 @@ the command line prints it as one line and exits with code 2. What happened whil
 :class:`RunFailure`; an agent's run turns it into a failed measurement and continues.
 """
 
+import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from drlpp.file_content import visible
-
 _LONGEST_LINE = 800
+
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode's categories: control, format, half a character, separators of lines and paragraphs."""
+
+
+def is_unseen(character: str) -> bool:
+    """Return whether a terminal acts on a character: moves its cursor, turns the direction."""
+    return unicodedata.category(character) in _UNSEEN
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with escapes such as ``\\x1b`` for what a terminal would act on."""
+    return "".join(
+        character.encode("unicode_escape").decode() if is_unseen(character) else character
+        for character in text
+    )
 
 
 class DRLPPError(Exception):

@@ -25,8 +25,13 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidFile, InvalidInput, did_you_mean
-from drlpp.file_content import problem_of_text
-from drlpp.io.documents import StrictRecord, first_problem, read_document, read_text
+from drlpp.io.documents import (
+    StrictRecord,
+    first_problem,
+    problem_of_text,
+    read_document,
+    read_text,
+)
 from drlpp.io.quantities import Count, Seconds
 
 _UNITS = {"_seconds": 1.0, "_ms": 1e-3, "_us": 1e-6}

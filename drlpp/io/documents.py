@@ -3,11 +3,16 @@
 Every kind of file is a :class:`Document`: a frozen pydantic model whose first two fields say what
 the file is and which version of its format it has. JSON for what programs write, YAML for what
 people write by hand (``cluster.yaml``); both are read by the file's ending.
+
+Whatever the kind, its text can be shown: a control character in a name could move the cursor of the
+terminal that it is printed on, and one that turns the direction of writing could show another name.
+Such content is refused where a file is read, and is never printed.
 """
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
@@ -15,12 +20,14 @@ from typing import Any, ClassVar, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from drlpp.errors import InvalidFile
-from drlpp.file_content import problem_of
+from drlpp.errors import InvalidFile, is_unseen, visible
 from drlpp.io.files import write_atomically
 
 _YAML = {".yaml", ".yml"}
 _LONGEST_BYTES = 64 * 2**20
+
+_LARGEST = 2**64
+"""Integers that torch, numpy and a file system count with are smaller."""
 
 
 class Record(BaseModel):
@@ -220,6 +227,40 @@ def parse_mapping(text: str, where: str, *, is_yaml: bool = False) -> dict[str, 
     if problem is not None:
         raise InvalidFile(f"{where}: {problem}")
     return content
+
+
+def problem_of_text(text: str) -> str | None:
+    """Return what is wrong with a text in a file, or None if nothing is."""
+    found = None if text.isprintable() else next(filter(is_unseen, text), None)
+    if found is None:
+        return None
+    kind = "control" if unicodedata.category(found) == "Cc" else "invisible"
+    # Quoted as Python does it, which shows none of these.
+    return f"has the {kind} character {found!r} in {text[:60]!r}; remove it"
+
+
+def problem_of(content: Any, field: str = "") -> str | None:
+    """Return what is wrong in the content of a JSON or YAML file, None if nothing is.
+
+    The answer names the field, unless the content is a single value.
+    """
+    problem = None
+    match content:
+        case dict():
+            for name, inner in content.items():
+                known = problem_of(name, field) or problem_of(inner, f"{field}{name}.")
+                if known is not None:
+                    return known
+        case list() | tuple() | set():
+            found = (problem_of(one, f"{field}{index}.") for index, one in enumerate(content))
+            return next(filter(None, found), None)
+        case str():
+            problem = problem_of_text(content)
+        case int() if not -_LARGEST < content < _LARGEST:
+            problem = "is a number beyond 64 bits"
+    if problem is None:
+        return None
+    return f"field '{visible(field.removesuffix('.'))}': {problem}" if field else problem
 
 
 def first_problem(error: ValidationError) -> str:

@@ -21,7 +21,6 @@ from drlpp.cli import show_command
 from drlpp.cli.command_line import resumable, run_program
 from drlpp.cli.entry import begin
 from drlpp.cli.main import app
-from drlpp.cli.showing import machine
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.specs.cluster import Link, local_cluster
@@ -131,14 +130,14 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path, command: str) -> 
 
 
 def test_show_without_arguments_examines_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_LEAST_MEMORY_BYTES", 0)
+    monkeypatch.setattr(show_command, "_LEAST_MEMORY_BYTES", 0)
     found = {one["name"]: one for one in as_json("show")["findings"]}
     assert torch.__version__ in found["versions"]["found"]
     assert "two answer" in found["workers"]["found"]
-    monkeypatch.setattr(machine, "OLDEST", "99.0")
-    monkeypatch.setattr(machine, "_LEAST_MEMORY_BYTES", 1e18)
+    monkeypatch.setattr(show_command, "OLDEST", "99.0")
+    monkeypatch.setattr(show_command, "_LEAST_MEMORY_BYTES", 1e18)
     monkeypatch.setattr(
-        show_command, "CHECKS", {"versions": machine.versions, "memory": machine.memory}
+        show_command, "CHECKS", {"versions": show_command.versions, "memory": show_command.memory}
     )
     ended = drlpp("show", "--json")
     assert ended.code == 1

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
-from drlpp.file_content import problem_of_text, visible
-from drlpp.io.documents import read_any_document, read_document, write_document
+from drlpp.errors import InvalidFile, InvalidInput, StorageFailure, visible
+from drlpp.io.documents import problem_of_text, read_any_document, read_document, write_document
 from drlpp.io.files import reporting_disk_errors
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.endurance.fuzzing.documents import every_document
