@@ -15,18 +15,11 @@ from rich.console import Console
 from drlpp.cli.entry import INTERRUPTED
 from drlpp.errors import HostLost, InvalidInput, ModelNote, RunFailure
 
-
-def build_console() -> Console:
-    """Make the console of a program.
-
-    It is as wide as the terminal, and wide enough for tables elsewhere; lines of text are left to
-    the terminal. Text is text: what looks like rich's markup may stand in a file.
-    """
-    width = None if sys.stdout.isatty() else 110
-    return Console(width=width, markup=False, emoji=False, soft_wrap=True)
-
-
-console = build_console()
+console = Console(
+    width=None if sys.stdout.isatty() else 110, markup=False, emoji=False, soft_wrap=True
+)
+"""It is as wide as the terminal, and wide enough for tables elsewhere; lines of text are left to
+the terminal. Text is text: what looks like rich's markup may stand in a file."""
 
 
 @contextmanager

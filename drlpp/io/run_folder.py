@@ -124,8 +124,11 @@ def open_run_folder(
             events.unlink()
         for name in (REPORT_NAME, CHANGES_NAME):
             (folder / name).unlink(missing_ok=True)
+        line = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         record = RunRecord(
-            command=command, settings=dict(settings), started_as=_this_command_line()
+            command=command,
+            settings=dict(settings),
+            started_as=line if line.isprintable() else None,
         )
         write_document(record_path, record)
         yield folder
@@ -178,11 +181,6 @@ def _is_locked(descriptor: int, folder: Path) -> bool:
     return True
 
 
-def _this_command_line() -> str | None:
-    line = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return line if line.isprintable() else None
-
-
 def _check_usable(folder: Path) -> None:
     try:
         str(folder).encode()
@@ -193,13 +191,14 @@ def _check_usable(folder: Path) -> None:
         ) from None
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
-    links = [path for path in folder.glob("*") if path.is_symlink()]
-    if links:
+    files = list(folder.iterdir()) if folder.exists() else []
+    if links := [path for path in files if path.is_symlink()]:
         raise InvalidInput(
             f"{links[0]} is a symbolic link, and a run writes to nothing outside of its folder; "
             "remove it, or put what it leads to in its place"
         )
-    if folder.exists() and not (folder / RECORD_NAME).exists() and _holds_anything(folder):
+    foreign = any(file.name != LOCK_NAME and not is_temporary(file) for file in files)
+    if foreign and not (folder / RECORD_NAME).exists():
         raise InvalidInput(
             f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
         )
@@ -231,10 +230,6 @@ def _said(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _said(inner) for key, inner in value.items() if inner is not None}
     return [_said(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _holds_anything(folder: Path) -> bool:
-    return any(file.name != LOCK_NAME and not is_temporary(file) for file in folder.iterdir())
 
 
 def _kept_anything(folder: Path) -> bool:

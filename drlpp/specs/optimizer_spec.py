@@ -257,21 +257,17 @@ class OptimizerSpec(NamedClass):
 
     def __str__(self) -> str:
         """Return the name and the options, without those that are switched off, and the groups."""
+
+        def shown(options: Mapping[str, object]) -> str:
+            return ", ".join(f"{key}={option_text(value)}" for key, value in options.items())
+
         groups = "".join(
-            f"; {group.patterns}: {group.optimizer or _shown(group.options)}"
+            f"; {group.patterns}: {group.optimizer or shown(group.options)}"
             for group in self.groups
         )
         options = self.options if ":" in self.name else self.complete
-        shown = [
-            f"{key}={option_text(value)}"
-            for key, value in options.items()
-            if value is not None and value is not False
-        ]
-        return (f"{self.name} ({', '.join(shown)})" if shown else self.name) + groups
-
-
-def _shown(options: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}={option_text(value)}" for key, value in options.items())
+        on = {k: v for k, v in options.items() if v is not None and v is not False}
+        return (f"{self.name} ({shown(on)})" if on else self.name) + groups
 
 
 _WILDCARDS = frozenset("*?[")
