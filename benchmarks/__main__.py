@@ -20,7 +20,7 @@ from rich.progress import Progress
 from benchmarks.cells import read_results_of, run_cells
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.study import RESULTS, Row, Study, write_csv
-from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.command_line import console, run_program
 from drlpp.errors import InvalidInput
 
 STUDIES = {
@@ -73,7 +73,7 @@ def list_studies() -> None:
         }
         for study in map(study_of, STUDIES)
     )
-    build_console().print(terminal(frame, names=3))
+    console.print(terminal(frame, names=3))
 
 
 @app.command()
@@ -95,7 +95,7 @@ def run(
     path = rows or Path("runs") / f"{name}{'-short' if short else ''}.jsonl"
     cases = chosen(study.cases(seeds, short=short), only or [])
     known = _raw_rows(study, path)
-    with Progress(console=build_console(), transient=True) as progress:
+    with Progress(console=console, transient=True) as progress:
         bar = progress.add_task(study.name, total=len(cases), completed=len(known))
         found = run_cells(
             study.run,
@@ -167,7 +167,6 @@ def page_of(study: Study[Any, Any], rows: Sequence[Row]) -> str:
 
 
 def _show(study: Study[Any, Any], rows: Sequence[Row]) -> None:
-    console = build_console()
     for title, table in study.table(rows).items():
         console.print(terminal(table, title, names=2))
     if said := study.said(rows):
