@@ -1,7 +1,7 @@
 # What users import from here, each when it is first used.
 from .deploying.deployment import Deployment as Deployment
 from .deploying.deployment import Evaluation as Evaluation
-from .deploying.run_commands import RunOptions as RunOptions
+from .deploying.deployment import RunOptions as RunOptions
 from .hosts.session_hosts import default_num_workers as default_num_workers
 from .ipc.time_limits import TimeLimits as TimeLimits
 from .reference.reference import ReferenceExecutor as ReferenceExecutor

@@ -22,7 +22,7 @@ import yaml
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.exporting.layouts import CutAt
 from drlpp.io.documents import read_document
-from drlpp.runtime.ipc.time_limits import checked_timeout
+from drlpp.runtime.ipc.time_limits import time_limits_of
 from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
@@ -300,7 +300,7 @@ class WorkerSettings:
         "first, then from the longest silence so far.",
         "SECONDS",
         "--timeout",
-        callback=checked_timeout,
+        callback=lambda seconds: time_limits_of(None, seconds).answer_seconds,
     )
 
     @property

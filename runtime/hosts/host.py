@@ -7,15 +7,13 @@ hears the same events of it, wherever it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from drlpp.errors import HostLost, RunFailure
-from drlpp.runtime.ipc.protocol import Answer, Command, StoreAddress, WorkerSpec
+from drlpp.errors import HostLost
+from drlpp.runtime.ipc.protocol import Answer, Command, WorkerSpec
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,6 @@ class Ended:
 
 
 Event = Answered | Ended
-_Answer = TypeVar("_Answer")
 
 
 class WorkerHost(ABC):
@@ -49,6 +46,10 @@ class WorkerHost(ABC):
         address: where workers on other machines reach these.
         machine: tells machines apart; hosts that are emulated on one share it.
         cores: of the machine that may be used.
+        lost: how it was lost.
+        is_missed: it is lost, and the session asks for it.
+        has_returned: it takes the place of one that was lost, maybe elsewhere, and the session,
+            which does not know yet, has to give it files and workers.
     """
 
     workers: tuple[int, ...]
@@ -56,6 +57,9 @@ class WorkerHost(ABC):
     address: str
     machine: str
     cores: tuple[int, ...]
+    lost: HostLost | None = None
+    is_missed = False
+    has_returned = False
 
     @property
     @abstractmethod
@@ -63,27 +67,11 @@ class WorkerHost(ABC):
         """Process ids of the workers that run now; on another machine, as it counts them."""
 
     @abstractmethod
-    def open_store(self) -> StoreAddress:
-        """Open a store on this machine, until the workers end: there those of all hosts meet."""
-
-    @abstractmethod
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Begin to start the workers anew; none runs."""
 
-    @abstractmethod
     def finish_start(self) -> None:
         """Wait until the workers have been started."""
-
-    @abstractmethod
-    def is_whole(self) -> bool:
-        """Return whether all workers run that were started last; none were at first."""
-
-    def has_returned(self, worker: int) -> bool:
-        """Return at once whether a worker that was given up can be started again."""
-        return False
-
-    def rejoin(self) -> None:
-        """Be used again, after it has returned: without workers or files, maybe elsewhere."""
 
     @abstractmethod
     def send(self, worker: int, command: Command) -> None:
@@ -109,7 +97,6 @@ class WorkerHost(ABC):
     def fetch(self, file: str) -> Path:
         """Return a file of the host's folder, or a copy of it in the session's."""
 
-    @abstractmethod
     def check(self) -> None:
         """Ask the machine for a sign of life."""
 
@@ -122,114 +109,18 @@ class WorkerHost(ABC):
         """Ask the workers to end, and kill those that do not."""
 
 
+@dataclass
 class Hosts:
-    """The hosts of a session: all, those that it counts on, and which of these is lost.
-
-    A host that is lost stays so, and whatever is asked of any host raises that again, until its
-    workers are given up.
-
-    Args:
-        hosts: in the order of their workers.
-        given_up: workers that the session does without, such as those of hosts that are missing.
+    """Where the workers of a session run.
 
     Attributes:
-        hosts: may be replaced by others with the same workers, after they were lost.
-        given_up: as in the arguments.
-        lost: how a host was lost.
+        hosts: in the order of their workers; may be replaced by others with the same workers, after
+            they were lost.
+        address: of this machine, where all of them reach it.
     """
 
-    def __init__(self, hosts: Iterable[WorkerHost], given_up: Iterable[int] = ()) -> None:
-        self.hosts: list[Any] = list(hosts)
-        self.given_up = set(given_up)
-        self.lost: HostLost | None = None
-
-    def close(self) -> None:
-        """End all workers; others may have the hosts after that."""
-        try:
-            self._end(self.hosts, methodcaller("close"))
-        finally:
-            self.release()
+    hosts: list[Any]
+    address: str = "127.0.0.1"
 
     def release(self) -> None:
         """Let others have the hosts, when all are closed."""
-
-    @property
-    def of_worker(self) -> dict[int, WorkerHost]:
-        """The host of every worker, in the order of these."""
-        found = {worker: host for host in self.hosts for worker in host.workers}
-        return dict(sorted(found.items(), key=lambda pair: pair[0]))
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now."""
-        return [process for host in self.hosts for process in host.process_ids]
-
-    @property
-    def workers(self) -> tuple[int, ...]:
-        """The numbers of the workers that were not given up, in order."""
-        return tuple(worker for worker in self.of_worker if worker not in self.given_up)
-
-    @property
-    def present(self) -> list[WorkerHost]:
-        """The hosts that have one of them."""
-        return [host for host in self.hosts if not self.given_up.issuperset(host.workers)]
-
-    def give_up(self, workers: Collection[int]) -> None:
-        """Do without these workers until they are taken back; their host may be lost."""
-        before = self.present
-        self.given_up |= self.of_worker.keys() & set(workers)
-        # A host that is lost answers after a long time, or never.
-        self._end(self.present if self.lost else before, methodcaller("kill"))
-        self.lost = None
-
-    def take_back(self, files: Sequence[Path]) -> tuple[int, ...]:
-        """Count on the workers again that were given up and can be started; return their numbers.
-
-        Their hosts get the files. The workers of all hosts are ended.
-        """
-        returned = [
-            worker for worker in self.given_up if self.of_worker[worker].has_returned(worker)
-        ]
-        there: list[int] = []
-        for host in dict.fromkeys(self.of_worker[worker] for worker in sorted(returned)):
-            with suppress(HostLost):
-                host.rejoin()
-                for file in files:
-                    host.publish(file)
-                there += [worker for worker in returned if worker in host.workers]
-        if there:
-            self.kill()
-            self.given_up -= set(there)
-        return tuple(sorted(there))
-
-    def ask(self, worker: int, what: Callable[[WorkerHost], _Answer]) -> _Answer:
-        """Return what the host of a worker gives; raise HostLost if it, or another one, is lost."""
-        return self._ask(self.of_worker[worker], what)
-
-    def ask_all(self, what: Callable[[WorkerHost], _Answer]) -> list[_Answer]:
-        """Return what every present host gives, likewise."""
-        return [self._ask(host, what) for host in self.present]
-
-    def _ask(self, host: WorkerHost, what: Callable[[WorkerHost], _Answer]) -> _Answer:
-        if self.lost is not None:
-            raise self.lost
-        try:
-            return what(host)
-        except HostLost as error:
-            error.workers = error.workers or frozenset(host.workers)
-            self.lost = error
-            raise
-
-    def kill(self) -> None:
-        """End the workers of all present hosts; whoever asks next is told if one is lost."""
-        self._end(self.present, methodcaller("kill"))
-
-    def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
-        for host in hosts:
-            try:
-                how(host)
-            except RunFailure as error:
-                # What it was asked before may have failed; the others have to end as well.
-                lost = error if isinstance(error, HostLost) else HostLost(str(error))
-                lost.workers = lost.workers or frozenset(host.workers)
-                self.lost = self.lost or lost

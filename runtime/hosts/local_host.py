@@ -13,8 +13,6 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
-
 from drlpp.errors import HostLost, WorkerLost
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.fork_server import (
@@ -27,9 +25,8 @@ from drlpp.runtime.hosts.fork_server import (
 )
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.protocol import Command, Stop, StoreAddress, WorkerSpec
-from drlpp.runtime.ipc.store import open_store
-from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.ipc.protocol import Command, Stop, WorkerSpec
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.worker.worker_process import worker_main
 
 
@@ -54,7 +51,6 @@ class LocalHost(WorkerHost):
     Args:
         workers, name, address: as in :class:`WorkerHost`.
         folder: for the files that commands name, and for long messages.
-        limits: how long to wait for a worker to begin, and to end; may be replaced.
     """
 
     def __init__(
@@ -63,7 +59,6 @@ class LocalHost(WorkerHost):
         folder: Path,
         name: str = "localhost",
         address: str = "127.0.0.1",
-        limits: TimeLimits = DEFAULT_TIME_LIMITS,
     ) -> None:
         self.workers = tuple(workers)
         self.name = name
@@ -71,18 +66,11 @@ class LocalHost(WorkerHost):
         self.machine = "localhost"
         self.cores = tuple(available_cores())
         self.folder = folder
-        self.limits = limits
         self._running: dict[int, _Running] = {}
-        self._started = 0
-        self.store: dist.TCPStore | None = None
 
     @property
     def process_ids(self) -> list[int]:
         return [one.process.pid for one in self._running.values() if one.process.pid is not None]
-
-    def open_store(self) -> StoreAddress:
-        self.store, found = open_store(self.address)
-        return found
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Start the workers; none runs.
@@ -91,7 +79,6 @@ class LocalHost(WorkerHost):
             WorkerLost: the server that they are forked from has ended.
         """
         warm_up()
-        self._started = len(posts)
         context = forking_context()
         for post in posts:
             ours, theirs = context.Pipe()
@@ -101,7 +88,7 @@ class LocalHost(WorkerHost):
                 name=f"drlpp-worker-{post.worker}",
                 daemon=True,
             )
-            frozen = threading.Timer(self.limits.fork_seconds, kill_server)
+            frozen = threading.Timer(TimeLimits.fork_seconds, kill_server)
             frozen.start()
             try:
                 with main_module_left_out():
@@ -111,7 +98,7 @@ class LocalHost(WorkerHost):
                 if frozen.finished.is_set():
                     reason = (
                         "the server that workers are forked from did not do so within "
-                        f"{self.limits.fork_seconds:.0f} s, and was ended"
+                        f"{TimeLimits.fork_seconds:.0f} s, and was ended"
                     )
                 raise WorkerLost(
                     f"worker {post.worker} could not be started: {reason}", [post.worker]
@@ -125,14 +112,6 @@ class LocalHost(WorkerHost):
                 end = os.pidfd_open(process.pid)
             channel = Channel(ours, str(self.folder))
             self._running[post.worker] = _Running(process, channel, end)
-
-    def finish_start(self) -> None:
-        pass
-
-    def is_whole(self) -> bool:
-        return 0 < self._started == len(self._running) and all(
-            one.process.is_alive() for one in self._running.values()
-        )
 
     def send(self, worker: int, command: Command) -> None:
         with suppress(BrokenPipeError):
@@ -166,21 +145,17 @@ class LocalHost(WorkerHost):
     def fetch(self, file: str) -> Path:
         return self.folder / file
 
-    def check(self) -> None:
-        pass
-
     def kill(self) -> None:
         """End all workers at once.
 
         Raises:
             HostLost: one does not end.
         """
-        self.store = None
         for one in self._running.values():
             if one.end is not None:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(one.end, signal.SIGKILL)
-        give_up = time.monotonic() + self.limits.end_seconds
+        give_up = time.monotonic() + TimeLimits.end_seconds
         for worker, (process, channel, end) in list(self._running.items()):
             left = max(0.0, give_up - time.monotonic())
             ended = end is None or mp_connection.wait([end], left)
@@ -188,7 +163,7 @@ class LocalHost(WorkerHost):
             if end is not None and ended and process.is_alive():
                 # It is the server that does not say so. Without it, that is known at once.
                 kill_server()
-                process.join(self.limits.farewell_seconds)
+                process.join(TimeLimits.farewell_seconds)
             if not ended or process.is_alive():
                 raise HostLost(
                     f"worker {worker} (process {process.pid}) does not end, although it was "
@@ -205,5 +180,5 @@ class LocalHost(WorkerHost):
             with suppress(OSError):
                 one.channel.send(Stop())
         for one in self._running.values():
-            one.process.join(self.limits.farewell_seconds)
+            one.process.join(TimeLimits.farewell_seconds)
         self.kill()

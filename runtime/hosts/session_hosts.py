@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from drlpp.errors import InvalidInput
@@ -39,7 +38,7 @@ def default_num_workers(
     if cluster is None:
         return 4
     require_ray()
-    from drlpp.runtime.hosts.on_ray.connection import accelerators_of_cluster
+    from drlpp.runtime.hosts.on_ray.cluster import accelerators_of_cluster
 
     return accelerators_of_cluster(cluster, gpus=gpus)
 
@@ -94,33 +93,42 @@ def memory_of(hosts: Cluster | None, workers: int) -> tuple[float | None, ...]:
     return (*known, *known[-1:] * workers)[:workers]
 
 
-def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Hosts:
-    """Return where a session's workers run by default: on this machine.
+def hosts_for(
+    workers: int,
+    folder: Path,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS,
+    *,
+    cluster: str | None = None,
+    hosts: Cluster | None = None,
+    least: int | None = None,
+    gpus: bool = True,
+) -> Hosts:
+    """Return where a session's workers run: on this machine, or the hosts of a Ray cluster.
+
+    Args:
+        workers: how many.
+        folder: of the session on this machine.
+        limits: of the session.
+        cluster, hosts, least: as in :func:`check_workers`.
+        gpus: whether workers may compute on GPUs.
 
     Raises:
-        InvalidInput: ``torchrun`` has started this program, once for every worker.
+        InvalidInput: ``torchrun`` has started this program, once for every worker; Ray is not
+            installed; or the cluster has not what is wanted.
+        HostLost: a host does not answer.
     """
+    if cluster is not None:
+        require_ray()
+        # Only here: a session on one machine neither needs Ray nor waits for its import.
+        from drlpp.runtime.hosts.on_ray.cluster import RayHosts
+
+        return RayHosts(workers, folder, limits, cluster, hosts, least, gpus=gpus)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise InvalidInput(
             "this program was started by torchrun, and every process would have workers of its "
             "own; start it once, and name a Ray cluster for several hosts (--cluster, cluster=)"
         )
-    return Hosts((LocalHost(range(workers), folder, limits=limits),))
-
-
-def hosts_on_ray(
-    cluster: str, hosts: Cluster | None, least: int | None = None, *, gpus: bool
-) -> PlaceWorkers:
-    """Return what places workers on the hosts of a Ray cluster; see ``RayHosts``.
-
-    Raises:
-        InvalidInput: Ray is not installed.
-    """
-    require_ray()
-    # Only here: a session on one machine neither needs Ray nor waits for its import.
-    from drlpp.runtime.hosts.on_ray.cluster import RayHosts
-
-    return partial(RayHosts, address=cluster, description=hosts, least=least, gpus=gpus)
+    return Hosts([LocalHost(range(workers), folder)])
 
 
 def require_ray() -> None:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from drlpp.errors import DRLPPError
 from drlpp.runtime.device.devices import Backend, DeviceFacts
-from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
@@ -95,7 +94,6 @@ class WorkerSpec:
         place: its number among the workers of its host.
         address: of its host, where other workers reach it.
         store: where it finds them.
-        limits: of the session.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
         memory_bytes: of its accelerator; None for all that there is.
         core: that it computes on; None leaves it to the system.
@@ -109,7 +107,6 @@ class WorkerSpec:
     place: int
     address: str
     store: StoreAddress
-    limits: TimeLimits = DEFAULT_TIME_LIMITS
     speed: float = 1.0
     memory_bytes: float | None = None
     core: int | None = None
@@ -156,12 +153,14 @@ class RunPlan:
     finite: bool = False
 
 
+MODEL_FILE, SAMPLES_FILE = "model.safetensors", "samples.safetensors"
+"""Of the model's parameters and buffers, and of samples to work on."""
+
+
 @dataclass(frozen=True)
 class Load:
-    """Read the model's parameters and buffers, and samples to work on: a worker's first command."""
+    """Read the model, and samples to work on: a worker's first command."""
 
-    state_file: str
-    samples_file: str
     device: DeviceChoice = DeviceChoice.CPU
 
 
@@ -243,14 +242,13 @@ def held_file(worker: int) -> str:
 
 @dataclass(frozen=True)
 class Collect:
-    """Write weights, buffers and optimizer state of the deployed stages to ``file``.
+    """Write weights, buffers and optimizer state of the deployed stages to :func:`held_file`.
 
     With ``in_flight`` also what is in flight; without ``weights`` these and the optimizer's state
     are left to another replica. With a ``storage``, a folder's path or a URL, the file is put into
     a ``folder`` there, and its weights have to be finite.
     """
 
-    file: str
     in_flight: bool = False
     storage: str = ""
     folder: str = ""
@@ -317,7 +315,7 @@ class Stop:
 
 Command = (
     Load  # DeviceFacts, of the device that it will be trained on
-    | Deploy
+    | Deploy  # why stages are not compiled, by their number
     | Release
     | Run  # RunResult
     | Collect
@@ -430,20 +428,13 @@ class OperatorTimes:
     prediction_seconds: list[float]
 
 
-@dataclass(frozen=True)
-class Uncompiled:
-    """A worker holds its stages; ``reasons`` say why some are not compiled, by stage."""
-
-    reasons: Mapping[int, str]
-
-
 Answer = (
     Progress
     | Working
     | Reading
     | DRLPPError  # the command failed
     | DeviceFacts
-    | Uncompiled
+    | dict[int, str]
     | RunResult
     | OperatorTimes
     | dict[int, float]

@@ -20,6 +20,8 @@ from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
 
+from drlpp.runtime.ipc.time_limits import TimeLimits
+
 _PREFIX = "drlpp-session-"
 _PREFIXES = _PREFIX, "pymp-"
 _LOCK = "drlpp-lock"
@@ -100,19 +102,15 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_files_of_dead_controller(folder: Path, limit_seconds: float) -> None:
+def remove_files_of_dead_controller(folder: Path) -> None:
     """Remove what nobody else will remove when the process that started this one is gone.
 
     Whatever a process that lives has locked stays, also if that is the one which started us: it
     closes its connection to a worker as well when the server that forks workers is gone.
-
-    Args:
-        folder: of the session; of another process, where that is the controller on this host.
-        limit_seconds: for the controller's locks to be gone.
     """
     folders = folder, Path(util.get_temp_dir())
     # A process that dies may end its workers' connections before it gives up its locks.
-    give_up = time.monotonic() + limit_seconds
+    give_up = time.monotonic() + TimeLimits.abandoned_seconds
     while True:
         for one in folders:
             _remove_if_abandoned(one / _LOCK)

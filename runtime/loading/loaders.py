@@ -282,10 +282,9 @@ class Unpacker:
                 )
             structure = pytree.tree_structure(self._inputs)
             inputs = pytree.tree_unflatten(flat[:count], structure)
-            if not targets:
-                return Samples(inputs, None)
             structure = pytree.tree_structure(self._targets)
-            return Samples(inputs, pytree.tree_unflatten(flat[count:], structure))
+            rest = pytree.tree_unflatten(flat[count:], structure) if targets else None
+            return Samples(inputs, rest)
         *given, last = (*batch, None) if has_no_targets(self._targets) else batch
         if isinstance(self._inputs, Mapping) or len(given) != len(self._inputs):
             # ((inputs, …), targets), or inputs of which each is a structure.

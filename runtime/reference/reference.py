@@ -19,7 +19,7 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.reference_weights import DelayedGradients, RandomDelays, StageHistory
 from drlpp.runtime.reference.replay import ReferenceStage, Replay

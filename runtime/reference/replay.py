@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.reference.reference_weights import DelayedGradients, StageHistory, Weights
 from drlpp.runtime.stage.passes.operators import begin_pass, passes_in
 from drlpp.runtime.stage.passes.passes import StageValues, as_sent

@@ -22,7 +22,7 @@ from drlpp.placement.measurement import (
     WorkerUsage,
     is_steady,
 )
-from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.ipc.protocol import (
     Command,
     ParallelWay,
@@ -32,7 +32,6 @@ from drlpp.runtime.ipc.protocol import (
     TimeLink,
     TrainParallel,
 )
-from drlpp.runtime.session.cluster_discovery import link_between
 from drlpp.schedule.analysis.window import Window, completion_times, update_times
 from drlpp.schedule.kinds.alternating import ONE_F_ONE_B
 from drlpp.schedule.method import Method
@@ -71,22 +70,21 @@ def measured_parallel(
 
     def once() -> Measurement:
         _start_workers(session)
-        workers = session.worker_group
-        file = workers.lend_task(session.captured.task_with_loss)
-        group = workers.new_group(way, ranks)
+        file = session.lend_task(session.captured.task_with_loss)
+        group = session.new_group(way, ranks)
         command = TrainParallel(
             way, file, group, method, session.optimizer, session.seed, window.minibatches
         )
-        idle = workers.stages.keys() - set(ranks)
-        workers.stages = {}
+        idle = session.stages.keys() - set(ranks)
+        session.stages = {}
         commands: dict[int, Command] = {
             **dict.fromkeys(idle, Release()),
             **dict.fromkeys(ranks, command),
         }
         try:
-            found = workers.execute(commands)
+            found = session.execute(commands)
         finally:
-            workers.remove(file)
+            session.remove(file)
         ends = zip(*([end for _, end in found[rank].times] for rank in ranks), strict=True)
         marks = window.marks([max(together) for together in ends])
         return measurement_of_whole(
@@ -135,11 +133,10 @@ def _tried(session: ClusterSession, what: str, once: Callable[[], Measurement]) 
     """Measure once, and once more if a worker is lost; return why it failed."""
 
     def unstopped() -> Measurement:
-        workers = session.worker_group
-        stops = workers.stops
+        stops = session.stops
         found = once()
         # Else the program was stopped (Ctrl-Z), which was measured too.
-        return found if stops == workers.stops else once()
+        return found if stops == session.stops else once()
 
     try:
         try:
@@ -160,21 +157,20 @@ def _tried(session: ClusterSession, what: str, once: Callable[[], Measurement]) 
 
 def _measure_once(session: ClusterSession, plan: ExecutionPlan, minibatches: int) -> Measurement:
     _start_workers(session)
-    workers = session.worker_group
     deployment = session.deploy(plan)
     window = plan.window(minibatches)
     if any(session.memory_bytes):
         # Counting memory takes time, and two updates.
         two = 2 * plan.method.minibatches_together(plan.pipeline)
         window = replace(window, warm_up=max(window.warm_up, two))
-    options = RunOptions(order=workers.example_order)
+    options = RunOptions(order=session.example_order)
     for runs_left in reversed(range(_MOST_RUNS)):
         schedule, results = session.run(deployment, window.minibatches, options)
         found = measurement_of(schedule, results, window)
         if not runs_left or is_steady(found.steadiness, found.minibatches):
             break
         window = window.later()
-    links = time_ways(workers, plan.pipeline, results)
+    links = time_ways(session, plan.pipeline, results)
     session.timeline, session.window = timeline_of(schedule, results), window
     return found.model_copy(update={"links": links})
 
@@ -188,7 +184,7 @@ def _start_workers(session: ClusterSession) -> None:
     ended: frozenset[int] = frozenset()
     while True:
         try:
-            return session.worker_group.prepare()
+            return session.prepare()
         except WorkerLost as failure:
             # Of several that end at once only the first to be noticed is named.
             if twice := ended & failure.workers:
@@ -275,7 +271,7 @@ def time_ways(
         size = max(bytes_, 1)
         # Replicas have no links of their own where every way has its group.
         linked = not directed or {(sender, receiver), (receiver, sender)} <= routes
-        group = None if linked else link_between(workers, sender, receiver)
+        group = None if linked else workers.new_link(sender, receiver)
         command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, group)
         times = workers.execute({sender: command, receiver: command})[sender]
         found.append(

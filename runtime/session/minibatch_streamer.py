@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.ipc.protocol import Reading, Stream
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.stage.minibatches import write_chunk

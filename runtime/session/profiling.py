@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import pickle
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import compress, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy
 
 from drlpp.capturing.blocks import shorten
 from drlpp.capturing.capture import CapturedModel
@@ -30,13 +34,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import WorkerHost
-from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators
-from drlpp.runtime.session.cluster_discovery import (
-    computing_at_once,
-    crowded_machine,
-    session_cluster,
-    time_hosts,
-)
+from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators, Route, TimeLink
 from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.worker.operator_timing import (
     BACKWARD,
@@ -49,24 +47,37 @@ from drlpp.runtime.worker.operator_timing import (
 )
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import STASH
-from drlpp.specs.cluster import Cluster
+from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import settled
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.session import ClusterSession
+    from drlpp.runtime.session.worker_group import WorkerGroup
 
 _SHARED, _PARTS, _HALVES, _MICROBATCH = "shared", "parts", "halves", "microbatch"
 _MOST_PARTS = 8
 _MICROBATCHES = (4, 2)
 """One of so many equal parts of a minibatch is timed, too."""
 
+_ALONE = Link(bandwidth_bytes_per_second=1e12)
+"""The link of a worker that is alone on its host, where it sends nothing."""
+
+_AS_FAST = 0.8
+"""The part of the fastest host's bandwidth from which on another host's network counts as equal."""
+
+_LINK_REPEATS = 5
+"""Timed messages for each repeat of an operator: messages are quick, and scatter more."""
+
+_SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
+_LEAST_TRANSFER = 0.1
+"""The least part of a large message's seconds that counts for its bytes rather than its way."""
+
 
 def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
     """Return what :meth:`ClusterSession.profile` says."""
-    workers = session.worker_group
-    workers.prepare()
-    hosts = list(workers.hosts.of_worker.values())
-    devices = [workers.devices[worker] for worker in range(session.accelerators)]
+    session.prepare()
+    hosts = list(session.of_worker.values())
+    devices = [session.devices[worker] for worker in range(session.accelerators)]
     measuring = measuring_workers(session.speeds, hosts, devices)
     short = shorten(session.captured)
     timed = short.captured
@@ -77,11 +88,11 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
             session.method,
             settled(session.optimizer, timed.trained, timed.aliases),
             repeats,
-            workers.new_group("profile", measuring, replicas=tuple(measuring)),
+            session.new_group("profile", measuring, replicas=tuple(measuring)),
         )
-    times = list(workers.command(dict.fromkeys(measuring, command)).values())
+    times = list(session.command(dict.fromkeys(measuring, command)).values())
     if session.links is None:
-        cluster = session_cluster(hosts, devices, session.speeds, time_hosts(workers, repeats))
+        cluster = session_cluster(hosts, devices, session.speeds, time_hosts(session, repeats))
     else:
         cluster = session.links.with_speeds(session.speeds)
     if crowded := crowded_machine(session.speeds, hosts, devices):
@@ -127,13 +138,15 @@ def measuring_workers(
 ) -> range:
     """Return the workers that measure at the same time: as many as compute together in training.
 
+    At full speed that is one for each GPU, or core.
     They are on the first one's machine, usually the controller's, which others are compared with.
     """
     first = hosts[0]
     on_it = sum(host.machine == first.machine for host in hosts)
     if min(speeds) < 1:
         return range(on_it)
-    return range(min(on_it, computing_at_once(devices[:on_it], len(first.cores))))
+    gpus = {device.identity for device in devices[:on_it] if device.type != "cpu"}
+    return range(min(on_it, len(gpus) or len(first.cores)))
 
 
 def _trainings(
@@ -177,19 +190,22 @@ def profile_of(
     cost likewise, where parts without parameters make none.
     """
     operators = captured.graph.operators
-    parts = _even_cut(len(operators), len(times[0].seconds[_PARTS, FORWARD])).stages
+    # Of every training and kind of pass: (stages, repetitions on all workers).
+    seconds = {key: numpy.hstack([t.seconds[key] for t in times]) for key in times[0].seconds}
+    parts = _even_cut(len(operators), len(seconds[_PARTS, FORWARD])).stages
     weighted = [[op for op in part.operators if operators[op].parameter_bytes] for part in parts]
-    forward, forward_overhead = _divided(times, FORWARD, len(parts))
-    backward, backward_overhead = _divided(times, BACKWARD, len(parts))
-    _, update_overhead = _divided(times, UPDATE, sum(map(bool, weighted)))
-    update = _total(times, WHOLE, UPDATE) - update_overhead
+    forward, forward_overhead = _divided(seconds, FORWARD, len(parts))
+    backward, backward_overhead = _divided(seconds, BACKWARD, len(parts))
+    _, update_overhead = _divided(seconds, UPDATE, sum(map(bool, weighted)))
+    update = _total(seconds[WHOLE, UPDATE]) - update_overhead
     sharing = 0.0
-    if (_SHARED, UPDATE) in times[0].seconds:
+    if (_SHARED, UPDATE) in seconds:
         sharing = sum(
-            _total(times, _SHARED, kind) - _total(times, WHOLE, kind) for kind in (BACKWARD, UPDATE)
+            _total(seconds[_SHARED, kind]) - _total(seconds[WHOLE, kind])
+            for kind in (BACKWARD, UPDATE)
         )
-    fixed_share = _fixed_share(times, microbatches, forward_overhead + backward_overhead)
-    split_seconds, weight_share = _halves(times, weighted, backward, backward_overhead)
+    fixed_share = _fixed_share(seconds, microbatches, forward_overhead + backward_overhead)
+    split_seconds, weight_share = _halves(seconds, weighted, backward, backward_overhead)
     predictions = [value for t in times for value in t.prediction_seconds]
     prediction = statistics.median(predictions) if predictions else 0.0
     weight_bytes = max(captured.graph.parameter_bytes, 1)
@@ -201,8 +217,8 @@ def profile_of(
             OperatorProfile(
                 forward_seconds=forward[op.id],
                 backward_seconds=backward[op.id],
-                forward_spread_seconds=_spread(_all(times, OPERATORS, FORWARD, op.id)),
-                backward_spread_seconds=_spread(_all(times, OPERATORS, BACKWARD, op.id)),
+                forward_spread_seconds=_spread(seconds[OPERATORS, FORWARD][op.id].tolist()),
+                backward_spread_seconds=_spread(seconds[OPERATORS, BACKWARD][op.id].tolist()),
                 kept_bytes=times[0].kept_bytes[op.id],
             )
             for op in operators
@@ -219,34 +235,28 @@ def profile_of(
     )
 
 
-def _all(times: Sequence[OperatorTimes], training: str, kind: str, stage: int) -> list[float]:
-    """Return the seconds of a stage in all repetitions on all workers."""
-    return [value for t in times for value in t.seconds[training, kind][stage]]
+_Seconds = Mapping[tuple[str, str], Any]
 
 
-def _total(times: Sequence[OperatorTimes], training: str, kind: str) -> float:
-    """Return the median over workers and repetitions of the sum over all stages."""
-    return statistics.median(
-        sum(stages) for t in times for stages in zip(*t.seconds[training, kind], strict=True)
-    )
+def _total(stages: Any) -> float:
+    """Return the median over repetitions of the sum over all stages."""
+    return float(numpy.median(stages.sum(axis=0)))
 
 
-def _divided(times: Sequence[OperatorTimes], kind: str, number: int) -> tuple[list[float], float]:
+def _divided(seconds: _Seconds, kind: str, number: int) -> tuple[list[float], float]:
     """Return seconds of every operator, and what a stage takes besides, from ``number`` parts."""
-    whole = _total(times, WHOLE, kind)
-    parts = _total(times, _PARTS, kind)
+    whole, parts = _total(seconds[WHOLE, kind]), _total(seconds[_PARTS, kind])
     # When other programs disturb the parts, they can seem to cost more than there is.
     overhead = min(max(parts - whole, 0.0) / max(number - 1, 1), whole)
-    count = len(times[0].seconds[OPERATORS, kind])
-    alone = [statistics.median(_all(times, OPERATORS, kind, op)) for op in range(count)]
+    alone = numpy.median(seconds[OPERATORS, kind], axis=1)
     left = whole - overhead
-    too_long = max(sum(alone) - left, 0.0) / len(alone)
-    shares = [max(seconds - too_long, 0.0) for seconds in alone]
-    scale = left / sum(shares) if sum(shares) else 0.0
-    return [share * scale for share in shares], overhead
+    too_long = max(alone.sum() - left, 0.0) / len(alone)
+    shares = numpy.maximum(alone - too_long, 0.0)
+    scale = left / shares.sum() if shares.sum() else 0.0
+    return (shares * scale).tolist(), overhead
 
 
-def _fixed_share(times: Sequence[OperatorTimes], microbatches: int, overhead: float) -> float:
+def _fixed_share(seconds: _Seconds, microbatches: int, overhead: float) -> float:
     """Return the part of a minibatch's passes that a microbatch takes as well, see the profile.
 
     With it, one of M microbatches takes T·(f + (1 − f)/M) of a minibatch's T seconds. The overhead
@@ -254,20 +264,16 @@ def _fixed_share(times: Sequence[OperatorTimes], microbatches: int, overhead: fl
     """
     if microbatches == 1:
         return 0.0
-
-    def seconds(training: str) -> float:
-        passes = zip(
-            _all(times, training, FORWARD, 0), _all(times, training, BACKWARD, 0), strict=True
-        )
-        return max(statistics.median(map(sum, passes)) - overhead, 0.0)
-
-    whole, part = seconds(WHOLE), seconds(_MICROBATCH)
+    whole, part = (
+        max(_total(seconds[name, FORWARD][:1] + seconds[name, BACKWARD][:1]) - overhead, 0.0)
+        for name in (WHOLE, _MICROBATCH)
+    )
     share = (microbatches * part / whole - 1) / (microbatches - 1) if whole else 0.0
     return min(max(share, 0.0), 1.0)
 
 
 def _halves(
-    times: Sequence[OperatorTimes],
+    seconds: _Seconds,
     weighted: Sequence[Sequence[int]],
     backward: Sequence[float],
     overhead: float,
@@ -278,7 +284,7 @@ def _halves(
     to do in a first half, and one without weights nothing in a second.
 
     Args:
-        times: of the parts, with whole backwards and with halves.
+        seconds: of the parts, with whole backwards and with halves.
         weighted: the operators with weights of every part.
         backward: seconds of every operator.
         overhead: of a backward, which each half has.
@@ -286,14 +292,12 @@ def _halves(
     chosen = [part for part, found in enumerate(weighted) if part and found]
     if not chosen:
         return 0.0, 0.5
-
-    def seconds(training: str, kind: str) -> float:
-        return sum(statistics.median(_all(times, training, kind, part)) for part in chosen)
-
+    second, first, whole = (
+        float(numpy.median(seconds[key][chosen], axis=1).sum())
+        for key in ((_HALVES, SECOND_HALF), (_HALVES, BACKWARD), (_PARTS, BACKWARD))
+    )
     count = sum(len(weighted[part]) for part in chosen)
-    second = seconds(_HALVES, SECOND_HALF)
-    both = seconds(_HALVES, BACKWARD) + second
-    beyond = both - seconds(_PARTS, BACKWARD) - len(chosen) * overhead
+    beyond = first + second - whole - len(chosen) * overhead
     split = max(beyond, 0.0) / count
     computed = second - len(chosen) * overhead - split * count / 2
     of_weighted = sum(backward[op] for part in chosen for op in weighted[part])
@@ -307,3 +311,105 @@ def _spread(values: Sequence[float]) -> float:
         return 0.0
     first, _, third = statistics.quantiles(values, n=4)
     return (third - first) / 2
+
+
+# Links, and the cluster that a session's workers are
+
+
+def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
+    """Time the links within a host and between hosts; return them by the workers at their ends."""
+    found = {}
+    for ends in ends_to_measure(workers.of_worker.values()):
+        sizes, group = (_SMALL_BYTES, _LARGE_BYTES), workers.new_link(*ends)
+        command = TimeLink(*ends, sizes, _LINK_REPEATS * repeats, group)
+        found[ends] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
+    return found
+
+
+def link_of(times: Mapping[int, float]) -> Link:
+    """Return the latency of a small message, and the bandwidth of what a large one takes more.
+
+    The difference of two times that scatter may come to nothing, so it counts as a part of the
+    large message's time at least: the bandwidth is at most ten times what that message achieved.
+    """
+    small, large = times[_SMALL_BYTES], times[_LARGE_BYTES]
+    transfer_seconds = max(large - small, _LEAST_TRANSFER * large)
+    return Link(
+        bandwidth_bytes_per_second=_LARGE_BYTES / transfer_seconds,
+        latency_seconds=min(small, large),
+    )
+
+
+def ends_to_measure(hosts: Iterable[WorkerHost]) -> list[Route]:
+    """Return pairs of workers whose links tell about all others.
+
+    One pair on the first host that has two workers, and one from the controller's host to every
+    other.
+    """
+    first, *others = found = list(_workers_by_host(hosts).values())
+    inside = [(workers[0], workers[1]) for workers in found if len(workers) > 1]
+    return inside[:1] + [(first[0], workers[0]) for workers in others]
+
+
+def session_cluster(
+    hosts: Sequence[WorkerHost],
+    devices: Sequence[DeviceFacts],
+    speeds: Sequence[float],
+    links: Mapping[Route, Link],
+) -> Cluster:
+    """Return the cluster that has the workers as accelerators, by links of :func:`time_hosts`."""
+    names = [host.name for host in hosts]
+    between = {names[other]: link for (_, other), link in links.items() if names[other] != names[0]}
+    fastest = max(between.values(), key=lambda link: link.bandwidth_bytes_per_second, default=None)
+    inside = next((link for (a, b), link in links.items() if names[a] == names[b]), _ALONE)
+    emulated = min(speeds) < 1
+    lines = []
+    for name, workers in _workers_by_host(hosts).items():
+        memory: list[float | None] = [devices[worker].memory_bytes for worker in workers]
+        if gpus := {devices[worker].identity for worker in workers} - {""}:
+            # CPUs have limits of their own, GPUs may be shared.
+            memory = [min(filter(None, memory)) / -(-len(workers) // len(gpus))] * len(workers)
+        lines += [
+            Host(
+                name=name,
+                accelerators=len([*alike]),
+                device=next((devices[w].type for w in workers if devices[w].identity), "cpu"),
+                memory_bytes=bytes_,
+                network=_own_network(between.get(name), fastest),
+            )
+            for bytes_, alike in groupby(memory)
+        ]
+    cluster = Cluster(hosts=tuple(lines), within_host=inside, between_hosts=fastest)
+    return cluster.with_speeds(speeds) if emulated else cluster
+
+
+def crowded_machine(
+    speeds: Sequence[float], hosts: Sequence[WorkerHost], devices: Sequence[DeviceFacts]
+) -> str | None:
+    """Say which machine has more CPU workers than cores, if these emulate no accelerators."""
+    if min(speeds) < 1:
+        return None
+    on_cpus = [device.type == "cpu" for device in devices]
+    workers = Counter(host.machine for host in compress(hosts, on_cpus))
+    for host in hosts:
+        if (sharing := workers[host.machine]) > len(host.cores):
+            return (
+                f"{sharing} workers share {len(host.cores)} cores of {host.machine}, but "
+                "predictions assume a core for each; start as many workers as cores, or emulate "
+                "slower accelerators (speeds)"
+            )
+    return None
+
+
+def _own_network(link: Link | None, fastest: Link | None) -> Link | None:
+    if link is None or fastest is None:
+        return None
+    slow = link.bandwidth_bytes_per_second < _AS_FAST * fastest.bandwidth_bytes_per_second
+    return link if slow else None
+
+
+def _workers_by_host(hosts: Iterable[WorkerHost]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for worker, host in enumerate(hosts):
+        found.setdefault(host.name, []).append(worker)
+    return found

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,20 +23,18 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import (
     Deployment,
     Evaluation,
+    RunOptions,
     deployment_commands,
     evaluation_commands,
     merge_stages,
-    uncompiled_stages,
+    run_commands,
 )
-from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for, known_choice
 from drlpp.runtime.device.emulation import checked_links, checked_speeds
 from drlpp.runtime.hosts.session_hosts import (
-    PlaceWorkers,
     check_workers,
     default_num_workers,
     hosts_for,
-    hosts_on_ray,
     memory_of,
 )
 from drlpp.runtime.ipc.protocol import (
@@ -64,7 +63,7 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 Placed = Placement | Candidate | ExecutionPlan
 
 
-class ClusterSession:
+class ClusterSession(WorkerGroup):
     """Worker processes that hold one model and take placement after placement.
 
     Use it as a context manager, or call :meth:`close`::
@@ -111,7 +110,6 @@ class ClusterSession:
         speeds, links: as in the arguments.
         memory_bytes: of every worker's accelerator, None where it is not limited.
         accelerators: how many workers there are.
-        worker_group: what starts, commands and replaces them.
         folder: of the session's temporary files on this host.
         spent: where the time went so far.
         lent: what the samples were made of that the workers hold, if whoever gave them noted it.
@@ -142,50 +140,34 @@ class ClusterSession:
             gpus = known_choice(device) is not DeviceChoice.CPU and speeds is None
             workers = default_num_workers(cluster=cluster, hosts=hosts, gpus=gpus)
         check_workers(workers, cluster, hosts, least)
-        self.speeds = checked_speeds(speeds, workers)
-        self.links = checked_links(links, workers, cluster)
-        self.memory_bytes = memory_of(self.links or hosts, workers)
-        self.device = choice_for(device, self.speeds)
-        self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
-        self.graph = self.captured.graph
+        emulated = checked_speeds(speeds, workers)
+        links = checked_links(links, workers, cluster)
+        chosen = choice_for(device, emulated)
+        captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
+        self.graph = captured.graph
         self.accelerators = workers
         self.method = method or Method()
         self.optimizer = optimizer or OptimizerSpec()
         # Patterns that match no parameter are found before any worker starts.
-        settled(self.optimizer, self.captured.trained, self.captured.aliases)
+        settled(self.optimizer, captured.trained, captured.aliases)
         self.timeline: tuple[TimedAction, ...] = ()
         self.window: Window | None = None
         self.seed = seed
-        self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.note = note
         self._noted: set[str] = set()
         self._held: Deployment | None = None
         self.lent: object = None
         self.ray_address = cluster
-        place: PlaceWorkers = hosts_for
-        if cluster is not None:
-            place = hosts_on_ray(cluster, hosts, least, gpus=self.device is not DeviceChoice.CPU)
-        self.worker_group = WorkerGroup(
-            self.captured,
-            self.speeds,
-            self.device,
-            self.time_limits,
-            place,
-            self.links,
-            self.memory_bytes,
+        gpus = chosen is not DeviceChoice.CPU
+        super().__init__(
+            captured,
+            emulated,
+            device=chosen,
+            time_limits=time_limits_of(time_limits, timeout_seconds),
+            place=partial(hosts_for, cluster=cluster, hosts=hosts, least=least, gpus=gpus),
+            links=links,
+            memory_bytes=memory_of(links or hosts, workers),
         )
-        self.folder = self.worker_group.folder
-        self.spent = self.worker_group.spent
-
-    @property
-    def host_of(self) -> dict[int, str]:
-        """The name of every worker's host."""
-        return {worker: host.name for worker, host in self.worker_group.hosts.of_worker.items()}
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now."""
-        return self.worker_group.hosts.process_ids
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
@@ -196,26 +178,6 @@ class ClusterSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        """End the workers and remove the session's temporary files."""
-        self.worker_group.close()
-
-    @property
-    def present(self) -> tuple[int, ...]:
-        """The numbers of the workers that there are: all but those that were given up."""
-        return self.worker_group.hosts.workers
-
-    def give_up(self, workers: Collection[int]) -> None:
-        """Do without these workers from now on, and without their host if it has no others."""
-        self.worker_group.hosts.give_up(workers)
-
-    def take_back(self) -> tuple[int, ...]:
-        """Count on workers again that were given up and have returned; return their numbers.
-
-        All workers are replaced then, so that a placement has to be deployed again.
-        """
-        return self.worker_group.take_back()
 
     def plan(self, placement: Placed, method: Method | None = None) -> ExecutionPlan:
         """Return the execution plan of a placement with a method, by default the session's.
@@ -253,10 +215,10 @@ class ClusterSession:
         optimizer.check()
         plan = self.plan(placement, method)
         self._check_present(plan.pipeline.workers, "the placement")
-        workers, pipeline = self.worker_group, plan.pipeline
-        workers.prepare()
-        lent = workers.lend(checkpoint) if checkpoint else None
-        group = workers.new_group("deployment", pipeline.workers, routes=pipeline.routes)
+        pipeline = plan.pipeline
+        self.prepare()
+        lent = self.lend(checkpoint) if checkpoint else None
+        group = self.new_group("deployment", pipeline.workers, routes=pipeline.routes)
         commands = deployment_commands(
             self.captured.microbatch(plan.method.microbatches),
             plan,
@@ -266,19 +228,21 @@ class ClusterSession:
             checkpoint=lent,
             in_flight=in_flight,
         )
-        self._held, idle = None, workers.stages.keys() - commands.keys()
-        workers.stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
-        answers = workers.command({**commands, **dict.fromkeys(idle, Release())})
+        self._held, idle = None, self.stages.keys() - commands.keys()
+        self.stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
+        answers = self.command({**commands, **dict.fromkeys(idle, Release())})
         if lent:
             # Workers have it mapped as long as they need it.
-            workers.remove(lent)
+            self.remove(lent)
         seconds = time.perf_counter() - begin
         self.spent.deploying_seconds += seconds
-        uncompiled = uncompiled_stages(answers.values())
+        uncompiled = {
+            stage: why for reasons in answers.values() if reasons for stage, why in reasons.items()
+        }
         for why in {*uncompiled.values()} - self._noted:
             self._noted.add(why)
             self.note(f"a stage is not compiled and runs as it is: {why}")
-        self._held = Deployment(plan, optimizer, workers.generation, seconds, uncompiled)
+        self._held = Deployment(plan, optimizer, self.generation, seconds, uncompiled)
         return self._held
 
     def _check_present(self, workers: Collection[int], what: str) -> None:
@@ -327,10 +291,10 @@ class ClusterSession:
         results: dict[int, RunResult] = {}
         rate = deployment.optimizer.rate
         performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
-        with feeding(self.worker_group, plan, options, minibatches, start or 0) as (feed, stream):
+        with feeding(self, plan, options, minibatches, start or 0) as (feed, stream):
             segments = run_commands(plan, minibatches, rate, options, places, start, stream)
             for number, commands in enumerate(segments):
-                part = self.worker_group.execute(commands, on_progress=on_progress, feed=feed)
+                part = self.execute(commands, on_progress=on_progress, feed=feed)
                 results = {w: r.after(results[w]) if results else r for w, r in part.items()}
                 performed = {w: performed[w] + run.actions for w, run in commands.items()}
                 if number < len(places) and on_cut and on_cut(places[number], results):
@@ -345,14 +309,14 @@ class ClusterSession:
         """
         self._check_held(deployment)
         plan, order = deployment.plan, options.order
-        with feeding(self.worker_group, plan, options, minibatches) as (feed, stream):
+        with feeding(self, plan, options, minibatches) as (feed, stream):
             commands = evaluation_commands(self.captured, plan, minibatches, order, stream)
-            results = self.worker_group.execute(commands, feed=feed)
+            results = self.execute(commands, feed=feed)
         return Evaluation.of(results.values(), minibatches)
 
     def use_samples(self, inputs: Batch, targets: Batch) -> None:
         """Work on these samples, which ``order`` in :meth:`run` refers to, from now on."""
-        self.worker_group.use_samples(inputs, targets)
+        super().use_samples(inputs, targets)
         self.lent = None
 
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -379,12 +343,11 @@ class ClusterSession:
         self, workers: Sequence[int], *, in_flight: bool = False
     ) -> dict[int, dict[str, Any]]:
         """Return what workers hold of their stages, with what is in flight or without."""
-        group = self.worker_group
-        group.command({worker: Collect(held_file(worker), in_flight) for worker in workers})
+        self.command(dict.fromkeys(workers, Collect(in_flight)))
         stages = {}
         for file, worker in zip(map(held_file, workers), workers, strict=True):
-            stages[worker] = read_checkpoint(group.fetch(worker, file))
-            group.remove(file)
+            stages[worker] = read_checkpoint(self.fetch(worker, file))
+            self.remove(file)
         return stages
 
     def write_parts(self, deployment: Deployment, storage: str, folder: str) -> None:
@@ -398,31 +361,22 @@ class ClusterSession:
             NotFinite: weights are not finite.
         """
         self._check_held(deployment)
-        self.worker_group.command(
-            {
-                worker: Collect(
-                    held_file(worker),
-                    in_flight=True,
-                    storage=storage,
-                    folder=folder,
-                    weights=worker in deployment.leaders,
-                )
-                for worker in deployment.plan.pipeline.workers
-            }
-        )
+        one = Collect(in_flight=True, storage=storage, folder=folder)
+        workers, leaders = deployment.plan.pipeline.workers, deployment.leaders
+        self.command({worker: replace(one, weights=worker in leaders) for worker in workers})
 
     def _check_held(self, deployment: Deployment) -> None:
         """Check that the workers hold this deployment: it is the last, and none was replaced."""
-        workers, placement = self.worker_group, deployment.plan.placement
-        workers.check_open()
-        if deployment.generation != workers.generation or not workers.hosts.process_ids:
+        self.check_open()
+        if deployment.generation != self.generation or not self._runs:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
             )
         if deployment is not self._held:
             raise InvalidInput(
-                f"the workers do not hold this placement, {placement.configuration}, "
-                "any more: another one was deployed or measured since; deploy this one again"
+                "the workers do not hold this placement, "
+                f"{deployment.plan.placement.configuration}, any more: another one was deployed or "
+                "measured since; deploy this one again"
             )
 
     # Measuring

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from multiprocessing import connection as mp_connection
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 import torch
@@ -24,6 +24,7 @@ from drlpp.errors import (
     HostLost,
     InvalidInput,
     ModelError,
+    RunFailure,
     TrialTimeout,
     WorkerLost,
 )
@@ -32,9 +33,12 @@ from drlpp.models.task import Task
 from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
-from drlpp.runtime.hosts.host import Answered, Ended, Event
+from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
+from drlpp.runtime.ipc.channel import open_store
 from drlpp.runtime.ipc.protocol import (
+    MODEL_FILE,
+    SAMPLES_FILE,
     Collect,
     Command,
     Deploy,
@@ -60,7 +64,8 @@ _USUAL_SILENCES = 20
 """A trial has hung when nobody says anything for this many times the longest silence so far."""
 
 _LOOK_SECONDS = 1.0
-_MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -75,21 +80,21 @@ class WorkerGroup:
     """Workers on any number of hosts, numbered from 0, which all know the model.
 
     They are started where that is necessary. After any failure all of them are replaced, because a
-    communication group cannot be repaired.
+    communication group cannot be repaired. Once a host is lost, whatever is asked of any host
+    raises that again, until its workers are given up.
 
     Args:
         captured: the model.
-        speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
         memory_bytes: of every worker's accelerator, None for all that there is.
-        device: what they compute on.
-        limits: how long to wait for them.
         place: says where the workers run: by default on this machine.
-        links: a cluster whose links are emulated; None for those that there are.
+        speeds, device, links, time_limits: as in :class:`ClusterSession`; the limits may be
+            replaced between commands.
 
     Attributes:
-        captured, limits: as in the arguments; the limits may be replaced between commands.
         folder: of the session's files, on this host; every host has it, or a copy.
-        hosts: all, those whose workers were given up too.
+        hosts: all, in the order of their workers; those whose workers were given up too.
+        given_up: workers that the session does without.
+        lost: how a host was lost.
         devices: of every worker that has been prepared.
         stages: that the workers hold, to name that of one that is lost.
         spent: where the time went.
@@ -102,35 +107,40 @@ class WorkerGroup:
         self,
         captured: CapturedModel,
         speeds: Sequence[float],
+        *,
         device: DeviceChoice = DeviceChoice.CPU,
-        limits: TimeLimits = DEFAULT_TIME_LIMITS,
+        time_limits: TimeLimits = DEFAULT_TIME_LIMITS,
         place: PlaceWorkers = hosts_for,
         links: Cluster | None = None,
         memory_bytes: Sequence[float | None] | None = None,
     ) -> None:
-        self.limits = limits
+        self.captured = captured
+        self.speeds = tuple(speeds)
+        self.device = device
+        self.time_limits = time_limits
+        self.links = links
+        self.memory_bytes = memory_bytes or (None,) * len(speeds)
         self.devices: dict[int, DeviceFacts] = {}
+        self.stages: Mapping[int, int] = {}
         self.spent = TimeSpent()
         self.generation = 0
-        self.captured = captured
-        self._speeds = speeds
-        self._links = links
-        self._memory_bytes = memory_bytes or (None,) * len(speeds)
-        self._device = device
-        self._names = 0
-        self._closed = False
-        self._informed_generation = 0
-        self.stages: Mapping[int, int] = {}
         self.longest_silence_seconds = 0.0
         self.stops = 0
+        self._names = 0
+        self._closed = self._runs = False
+        self._informed_generation = 0
+        self._store: object = None
+        self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
         with _telling_of_temporary_files():
             self._folder = SessionFolder()
         self.folder = Path(self._folder.name)
-        self.hosts = place(len(speeds), self.folder, limits)
-        self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
+        self._placed = place(len(speeds), self.folder, time_limits)
+        self.hosts = self._placed.hosts
+        self.given_up = {w for host in self.hosts if host.lost for w in host.workers}
+        self.lost: HostLost | None = None
         try:
-            self._write(_MODEL_FILE, captured.state | captured.constants)
-            self._write(_SAMPLES_FILE, self._samples)
+            self._write(MODEL_FILE, captured.state | captured.constants)
+            self._write(SAMPLES_FILE, self._samples)
         except BaseException:
             self.close()
             raise
@@ -140,76 +150,159 @@ class WorkerGroup:
         if self._closed:
             return
         self._closed = True
-        try:
-            self.hosts.close()
-        finally:
-            self._folder.cleanup()
+        with ExitStack() as last:
+            last.callback(self._folder.cleanup)
+            last.callback(self._placed.release)
+            self._end(self.hosts, methodcaller("close"))
 
     def check_open(self) -> None:
         """Raise an error if the session has been closed."""
         if self._closed:
             raise InvalidInput("this session is closed; begin another one")
 
+    # Hosts
+
+    @property
+    def of_worker(self) -> dict[int, WorkerHost]:
+        """The host of every worker, in the order of these."""
+        found = {worker: host for host in self.hosts for worker in host.workers}
+        return dict(sorted(found.items(), key=itemgetter(0)))
+
+    @property
+    def host_of(self) -> dict[int, str]:
+        """The name of every worker's host."""
+        return {worker: host.name for worker, host in self.of_worker.items()}
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Process ids of the workers that run now; on another machine, as it counts them."""
+        return [process for host in self.hosts for process in host.process_ids]
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The numbers of the workers that there are: all but those that were given up."""
+        return tuple(worker for worker in self.of_worker if worker not in self.given_up)
+
+    @property
+    def _present_hosts(self) -> list[WorkerHost]:
+        return [host for host in self.hosts if not self.given_up.issuperset(host.workers)]
+
+    def give_up(self, workers: Collection[int]) -> None:
+        """Do without these workers from now on, and without their host if it has no others."""
+        before = self._present_hosts
+        self.given_up |= self.of_worker.keys() & set(workers)
+        # A host that is lost answers after a long time, or never.
+        self._end(self._present_hosts if self.lost else before, methodcaller("kill"))
+        self.lost = None
+
     def take_back(self) -> tuple[int, ...]:
-        """Count on workers again that have returned, see :meth:`Hosts.take_back`."""
-        return self.hosts.take_back([self.folder / file for file in (_MODEL_FILE, _SAMPLES_FILE)])
+        """Count on workers again that were given up and have returned; return their numbers.
+
+        All workers are replaced then, so that a placement has to be deployed again.
+        """
+        there: list[int] = []
+        for host in {self.of_worker[worker]: None for worker in sorted(self.given_up)}:
+            host.is_missed = host.lost is not None
+            if host.has_returned:
+                with suppress(HostLost):
+                    for file in (MODEL_FILE, SAMPLES_FILE):
+                        host.publish(self.folder / file)
+                    host.has_returned = False
+                    there += host.workers
+        if there:
+            self.kill()
+            self.given_up -= set(there)
+        return tuple(sorted(there))
+
+    def ask(self, worker: int, what: Callable[[WorkerHost], _Answer]) -> _Answer:
+        """Return what the host of a worker gives; raise HostLost if it, or another one, is lost."""
+        return self._ask(self.of_worker[worker], what)
+
+    def ask_all(self, what: Callable[[WorkerHost], _Answer]) -> list[_Answer]:
+        """Return what every present host gives, likewise."""
+        return [self._ask(host, what) for host in self._present_hosts]
+
+    def _ask(self, host: WorkerHost, what: Callable[[WorkerHost], _Answer]) -> _Answer:
+        if self.lost is not None:
+            raise self.lost
+        try:
+            with _telling_of_temporary_files():
+                return what(host)
+        except HostLost as error:
+            error.workers = error.workers or frozenset(host.workers)
+            self.lost = error
+            raise
+
+    def kill(self) -> None:
+        """End the workers of all present hosts; whoever asks next is told if one is lost."""
+        self._end(self._present_hosts, methodcaller("kill"))
+
+    def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
+        self._runs, self._store = False, None
+        for host in hosts:
+            try:
+                how(host)
+            except RunFailure as error:
+                # What it was asked before may have failed; the others have to end as well.
+                lost = error if isinstance(error, HostLost) else HostLost(str(error))
+                lost.workers = lost.workers or frozenset(host.workers)
+                self.lost = self.lost or lost
 
     # Starting
 
     def prepare(self) -> None:
         """Start or replace workers where that is necessary, and know their devices."""
         self.check_open()
+        if self.lost is not None:
+            raise self.lost
         self._start()
         self._inform()
 
     def _start(self) -> None:
-        with _telling_of_temporary_files():
-            if all(self.hosts.ask_all(lambda host: host.is_whole())):
-                return
-            self.hosts.kill()
-            store = self.hosts.ask(self.hosts.workers[0], lambda host: host.open_store())
-            hosts = self.hosts.of_worker
-            names = [host.name for host in hosts.values()]
-            # A host that has returned may be another machine, with other cores.
-            cores = cores_for(self._speeds, [(h.machine, h.cores) for h in hosts.values()])
-            specs = {
-                worker: WorkerSpec(
-                    worker=worker,
-                    place=names[:worker].count(names[worker]),
-                    address=hosts[worker].address,
-                    store=store,
-                    limits=self.limits,
-                    speed=self._speeds[worker],
-                    memory_bytes=self._memory_bytes[worker],
-                    core=cores[worker],
-                    on_one_host=len(set(names)) == 1,
-                    links=None if self._links is None else self._links.links_from(worker),
-                )
-                for worker in self.hosts.workers
-            }
-            self.hosts.ask_all(
-                lambda host: host.start([specs[w] for w in host.workers if w in specs])
+        if self._runs and not any(isinstance(event, Ended) for event in self._events(0)):
+            return
+        self.kill()
+        self._store, store = open_store(self._placed.address)
+        hosts = self.of_worker
+        names = [host.name for host in hosts.values()]
+        # A host that has returned may be another machine, with other cores.
+        cores = cores_for(self.speeds, [(h.machine, h.cores) for h in hosts.values()])
+        specs = {
+            worker: WorkerSpec(
+                worker=worker,
+                place=names[:worker].count(names[worker]),
+                address=hosts[worker].address,
+                store=store,
+                speed=self.speeds[worker],
+                memory_bytes=self.memory_bytes[worker],
+                core=cores[worker],
+                on_one_host=len(set(names)) == 1,
+                links=None if self.links is None else self.links.links_from(worker),
             )
-            self.hosts.ask_all(lambda host: host.finish_start())
-            self.generation += 1
-            self.stages = {}
+            for worker in self.present
+        }
+        self.ask_all(lambda host: host.start([specs[w] for w in host.workers if w in specs]))
+        self.ask_all(lambda host: host.finish_start())
+        self._runs = True
+        self.generation += 1
+        self.stages = {}
 
     def _inform(self) -> None:
         """Give new workers the model, and all of them other samples."""
         if self._informed_generation == self.generation:
             return
-        load = Load(_MODEL_FILE, _SAMPLES_FILE, self._device)
-        commands = dict.fromkeys(self.hosts.workers, load)
-        if self._device.demands_gpu:
+        load = Load(self.device)
+        commands = dict.fromkeys(self.present, load)
+        if self.device.demands_gpu:
             # One that has had a GPU tells that it finds none; the others fail.
             again = replace(load, device=DeviceChoice.AUTO)
             commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)
         devices = self.command(commands)
         if lost := without_their_gpu(self.devices, devices):
-            self.hosts.kill()
+            self.kill()
             whose = ", ".join(map(self._description_of, lost))
-            self.hosts.lost = HostLost(f"there is no GPU any more for {whose}", lost)
-            raise self.hosts.lost
+            self.lost = HostLost(f"there is no GPU any more for {whose}", lost)
+            raise self.lost
         self.devices |= devices
         self._informed_generation = self.generation
 
@@ -221,9 +314,9 @@ class WorkerGroup:
             tensors_in(arranged_like(task.inputs, inputs, "inputs")),
             tensors_in(arranged_like(task.targets, targets, "targets")),
         )
-        self._write(_SAMPLES_FILE, self._samples)
+        self._write(SAMPLES_FILE, self._samples)
         # Those that have not begun will read them anyway.
-        if self.hosts.process_ids and self._informed_generation == self.generation:
+        if self._runs and self._informed_generation == self.generation:
             self._informed_generation = 0
             self._inform()
 
@@ -255,13 +348,13 @@ class WorkerGroup:
         try:
             self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
-                self.hosts.ask(worker, methodcaller("send", worker, command))
+                self.ask(worker, methodcaller("send", worker, command))
             return self._wait_for_answers(commands, on_progress, feed)
         except BaseException as error:
-            self.hosts.kill()
+            self.kill()
             # A host that is cut off may be why nobody answers; killing its workers tells.
-            if isinstance(error, TrialTimeout) and self.hosts.lost is not None:
-                raise self.hosts.lost from None
+            if isinstance(error, TrialTimeout) and self.lost is not None:
+                raise self.lost from None
             raise
 
     def execute(self, commands: Mapping[int, Command], **options: Any) -> dict[int, Any]:
@@ -273,7 +366,7 @@ class WorkerGroup:
 
     def _patience(self, commands: Mapping[int, Command]) -> float:
         """Return the seconds of silence of all workers after which the commands count as hung."""
-        given, first = self.limits.answer_seconds, self.limits.first_answer_seconds
+        given, first = self.time_limits.answer_seconds, self.time_limits.first_answer_seconds
         kinds = set(map(type, commands.values()))
         if Load in kinds:
             return max(first, given or 0.0)
@@ -307,7 +400,7 @@ class WorkerGroup:
                         # A worker that is lost makes others fail, and may be noticed after them.
                         self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
-                        self.hosts.ask_all(lambda host: host.check())
+                        self.ask_all(lambda host: host.check())
                         raise failed
                     case Answered(_, Progress() as progress):
                         if on_progress:
@@ -330,7 +423,7 @@ class WorkerGroup:
         """
         left = patience
         while True:
-            waitables = list(chain(*self.hosts.ask_all(lambda host: host.waitables())))
+            waitables = list(chain(*self.ask_all(lambda host: host.waitables())))
             seconds = max(0.0, min(left, _LOOK_SECONDS))
             begin = time.monotonic()
             ready = mp_connection.wait(waitables, seconds)
@@ -339,7 +432,7 @@ class WorkerGroup:
                 self.stops += 1
                 waited = seconds
             left -= waited
-            events = list(chain(*self.hosts.ask_all(methodcaller("events", ready))))
+            events = list(chain(*self.ask_all(methodcaller("events", ready))))
             if events:
                 self.longest_silence_seconds = max(self.longest_silence_seconds, patience - left)
             if events or left <= 0:
@@ -364,8 +457,8 @@ class WorkerGroup:
 
     def _description_of(self, worker: int) -> str:
         facts = [f"stage {self.stages[worker]}"] if worker in self.stages else []
-        if len({host.name for host in self.hosts.hosts}) > 1:
-            facts.append(f"on {self.hosts.of_worker[worker].name}")
+        if len({host.name for host in self.hosts}) > 1:
+            facts.append(f"on {self.of_worker[worker].name}")
         return f"worker {worker} ({', '.join(facts)})" if facts else f"worker {worker}"
 
     def new_name(self, purpose: str) -> str:
@@ -377,6 +470,10 @@ class WorkerGroup:
         """Return a new group of workers, with the routes or replicas of :class:`GroupSpec`."""
         members = tuple(workers)
         return GroupSpec(self.new_name(purpose), members, self.transport(members), **connected)
+
+    def new_link(self, *ends: int) -> GroupSpec:
+        """Return a new group of the two ends of a link."""
+        return self.new_group("link", ends, routes=(ends, ends[::-1]))
 
     def transport(self, workers: Iterable[int]) -> Transport:
         """Return how these workers exchange tensors."""
@@ -391,14 +488,14 @@ class WorkerGroup:
             # Workers may still have the old file mapped, which has to stay as it is.
             path.unlink(missing_ok=True)
             write_tree(path, content)
-            self.publish(file)
+        self.publish(file)
 
     def lend(self, path: Path) -> str:
         """Publish a file of the user; return its name in the folder."""
         file = self.new_name("checkpoint")
         with _telling_of_temporary_files():
             (self.folder / file).symlink_to(path.absolute())
-            self.publish(file)
+        self.publish(file)
         return file
 
     def lend_task(self, task: Task) -> str:
@@ -408,28 +505,27 @@ class WorkerGroup:
             ModelError: it cannot be pickled.
         """
         file = self.new_name("task")
-        with _telling_of_temporary_files():
-            try:
+        try:
+            with _telling_of_temporary_files():
                 torch.save(task, self.folder / file, pickle_module=cloudpickle)
-            except (pickle.PicklingError, TypeError, AttributeError) as error:
-                raise ModelError(f"the model cannot be sent to other processes: {error}") from None
-            self.publish(file)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ModelError(f"the model cannot be sent to other processes: {error}") from None
+        self.publish(file)
         return file
 
     def publish(self, file: str) -> None:
         """Give every host its copy of a file that is in the folder here."""
-        self.hosts.ask_all(lambda host: host.publish(self.folder / file))
+        self.ask_all(lambda host: host.publish(self.folder / file))
 
     def remove(self, file: str) -> None:
         """Remove a file here and on every host; processes that have it open can read on."""
         (self.folder / file).unlink(missing_ok=True)
-        if self.hosts.lost is None:
-            self.hosts.ask_all(lambda host: host.remove(file))
+        if self.lost is None:
+            self.ask_all(lambda host: host.remove(file))
 
     def fetch(self, worker: int, file: str) -> Path:
         """Return the file that a worker wrote into the folder of its host."""
-        with _telling_of_temporary_files():
-            return self.hosts.ask(worker, lambda host: host.fetch(file))
+        return self.ask(worker, lambda host: host.fetch(file))
 
 
 def _telling_of_temporary_files() -> AbstractContextManager[None]:

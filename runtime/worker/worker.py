@@ -27,7 +27,9 @@ from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.protocol import (
+    MODEL_FILE,
     NOTHING_READ,
+    SAMPLES_FILE,
     Answer,
     Collect,
     Command,
@@ -42,10 +44,11 @@ from drlpp.runtime.ipc.protocol import (
     RunResult,
     TimeLink,
     TrainParallel,
-    Uncompiled,
     WorkerSpec,
+    held_file,
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource, StreamedMinibatches
 from drlpp.runtime.stage.stage_runner import EvaluationRunner, StageRunner
@@ -138,14 +141,14 @@ class Worker:
             self._spec.memory_bytes,
             on_one_host=self._spec.on_one_host,
         )
-        self._state = read_checkpoint(self._folder / command.state_file)
-        samples, labels = read_checkpoint(self._folder / command.samples_file)
+        self._state = read_checkpoint(self._folder / MODEL_FILE)
+        samples, labels = read_checkpoint(self._folder / SAMPLES_FILE)
         self._accelerator.check_types([*self._state.values(), *samples, *labels])
         self._samples = Minibatches(tuple(samples), tuple(labels))
         return self._accelerator.facts
 
     def _profile(self, command: ProfileOperators) -> OperatorTimes:
-        connections = self._connect(command.group, self._spec.limits.group_seconds)
+        connections = self._connect(command.group, TimeLimits.group_seconds)
         with closing(connections), computing_on(self._spec.core):
             return time_operators(
                 command,
@@ -181,7 +184,7 @@ class Worker:
         self._release()
         task = torch.load(self._folder / command.task_file, weights_only=False)
         self._accelerator.check_types([*task.module.parameters(), *task.module.buffers()])
-        member = self._member(self._spec.limits.group_seconds, self._pace)
+        member = self._member(TimeLimits.group_seconds, self._pace)
         try:
             with computing_on(self._spec.core):
                 return train_parallel(
@@ -205,7 +208,7 @@ class Worker:
         gc.collect()
         self._accelerator.empty_cache()
 
-    def _deploy(self, command: Deploy) -> Uncompiled | None:
+    def _deploy(self, command: Deploy) -> dict[int, str]:
         # The old stage first: two stages of a large model may not fit.
         self._release()
         stages = self._on_device(command.stages)
@@ -220,7 +223,7 @@ class Worker:
                 restored = in_memory(checkpoint["in_flight"][self._worker])
                 # Running statistics are a replica's own.
                 state |= restored["buffers"]
-        connections = self._connect(command.group, self._spec.limits.group_seconds, self._pace)
+        connections = self._connect(command.group, TimeLimits.group_seconds, self._pace)
         runners = []
         for name, program, delays in zip(_STAGES, stages, command.delays, strict=False):
             own_state, own_optimizer_state = state, optimizer_state
@@ -244,12 +247,12 @@ class Worker:
                 )
             runners.append(runner)
         self._deployed = _Held(command, connections, runners, {}, restored, memory)
-        return self._compile(runners) if command.method.compiled else None
+        return self._compile(runners) if command.method.compiled else {}
 
-    def _compile(self, runners: Sequence[StageRunner]) -> Uncompiled:
+    def _compile(self, runners: Sequence[StageRunner]) -> dict[int, str]:
         """Compile stages as far as that is possible."""
         if (reason := why_not_compiled(self._accelerator.device.type)) is not None:
-            return Uncompiled({runner.program.stage: reason for runner in runners})
+            return {runner.program.stage: reason for runner in runners}
         # Placements that are not compiled are there sooner without it.
         from drlpp.runtime.stage.compiling import CannotBeCompiled, StageCompiler
 
@@ -260,7 +263,7 @@ class Worker:
                 runner.compile(self._compiler)
             except CannotBeCompiled as error:
                 reasons[runner.program.stage] = str(error)
-        return Uncompiled(reasons)
+        return reasons
 
     def _run(self, command: Run) -> RunResult:
         """Train, or evaluate; the memory of a training is counted until it repeats itself."""
@@ -386,7 +389,7 @@ class Worker:
     def _time_link(self, command: TimeLink) -> dict[int, float] | None:
         if command.group is None:
             return exchange(self._held.connections.links, self._worker, command)
-        with closing(self._connect(command.group, self._spec.limits.link_seconds)) as connections:
+        with closing(self._connect(command.group, TimeLimits.link_seconds)) as connections:
             return exchange(connections.links, self._worker, command)
 
     def _collect(self, command: Collect) -> None:
@@ -404,7 +407,8 @@ class Worker:
             held["in_flight"] = {"inbox": inbox, "buffers": buffers}
             for name, runner in zip(_STAGES, self._held.runners, strict=False):
                 held["in_flight"][name] = runner.in_flight_state()
-        path, held = self._folder / command.file, to_device(held, CPU)
+        file = held_file(self._worker)
+        path, held = self._folder / file, to_device(held, CPU)
         if not command.storage:
             write_tree(path, held)
             return
@@ -414,6 +418,6 @@ class Worker:
         check_finite(held["model"], self._state)
         try:
             write_tree(path, held)
-            storage_at(command.storage).put(path, f"{command.folder}/{command.file}")
+            storage_at(command.storage).put(path, f"{command.folder}/{file}")
         finally:
             path.unlink(missing_ok=True)

@@ -29,10 +29,9 @@ from drlpp.errors import (
 from drlpp.runtime.comm.connections import broken_connection
 from drlpp.runtime.device.device_failures import device_failure
 from drlpp.runtime.device.devices import is_out_of_memory
-from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.channel import Channel, join_store
 from drlpp.runtime.ipc.protocol import Stop, WorkerSpec
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
-from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.worker.worker import Worker
 
@@ -41,7 +40,7 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
     """Run a worker process until a command stops it, or until the controller is gone."""
     if post.own_group:
         os.setpgrp()
-    watch = settle(Path(channel.folder), post.limits)
+    watch = settle(Path(channel.folder))
     _call_this_process(f"drlpp-w{post.worker}")
     torch.set_num_threads(1)
     store = join_store(post.store)
@@ -52,7 +51,7 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
     except (EOFError, ConnectionError, FileNotFoundError) as error:
         # The controller is gone, and its files may be as well, if another worker was quicker. The
         # other thread removes what is left, and ends us.
-        watch.join(post.limits.orphan_seconds)
+        watch.join(TimeLimits.orphan_seconds)
         print(
             f"worker {post.worker} ends: its controller runs, but something of the session is gone "
             f"({error or 'the connection was closed'})",
@@ -103,29 +102,24 @@ def failed(worker: int, error: Exception) -> DRLPPError:
     return ModelError(f"worker {worker}: {type(error).__name__}: {summary}")
 
 
-def settle(folder: Path, limits: TimeLimits) -> threading.Thread:
-    """Do what every process of a session does first; the thread ends it with its controller.
-
-    Args:
-        folder: of the session.
-        limits: of the session.
-    """
+def settle(folder: Path) -> threading.Thread:
+    """Do what every process of a session does first; the thread ends it with its controller."""
     # What was imported lives as long as the process: collections need not look at it again.
     gc.freeze()
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _wake_up_when_orphaned()
     keep_freed_memory()
-    watch = threading.Thread(target=_end_with_controller, args=(folder, limits), daemon=True)
+    watch = threading.Thread(target=_end_with_controller, args=(folder,), daemon=True)
     watch.start()
     return watch
 
 
-def _end_with_controller(folder: Path, limits: TimeLimits) -> None:
+def _end_with_controller(folder: Path) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    remove_files_of_dead_controller(folder, limits.abandoned_seconds)
+    remove_files_of_dead_controller(folder)
     os._exit(1)
 
 

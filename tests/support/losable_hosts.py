@@ -51,8 +51,7 @@ def _while_there(method: Callable[..., Any]) -> Callable[..., Any]:
 class LosableHost(LocalHost):
     """Its workers end and it answers nothing between :meth:`lose` and :meth:`return_`."""
 
-    is_lost = False
-    is_whole = _while_there(LocalHost.is_whole)
+    is_gone = False
     start = _while_there(LocalHost.start)
     send = _while_there(LocalHost.send)
     events = _while_there(LocalHost.events)
@@ -61,22 +60,18 @@ class LosableHost(LocalHost):
 
     def lose(self) -> None:
         """End all workers without a word, and answer nothing from now on; from any thread."""
-        self.is_lost = True
+        self.is_gone = True
         for process_id in self.process_ids:
             with suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
 
     def return_(self) -> None:
         """Be there again, without any worker."""
-        self.is_lost = False
-
-    def has_returned(self, worker: int) -> bool:
-        """Return whether it answers."""
-        return not self.is_lost
+        self.is_gone, self.has_returned = False, True
 
     def check(self) -> None:
         """Raise where it is lost."""
-        if self.is_lost:
+        if self.is_gone:
             raise HostLost(f"host {self.name} cannot be reached")
 
     def kill(self) -> None:
@@ -108,18 +103,18 @@ class LosableHosts:
         self.missing = missing
         self.hosts: tuple[Any, ...] = ()
 
-    def _place(self, workers: int, folder: Path, limits: TimeLimits) -> Hosts:
+    def _place(self, workers: int, folder: Path, limits: TimeLimits, **_: Any) -> Hosts:
         assert workers == sum(self._workers)
         first, hosts = 0, []
         for number, count in enumerate(self._workers):
             own = range(first, first + count)
-            hosts.append(self._kind(own, folder, f"host-{number}", limits=limits))
+            hosts.append(self._kind(own, folder, f"host-{number}"))
             first += count
         self.hosts = tuple(hosts)
         for number in self.missing:
             self.hosts[number].lose()
-        missing = (worker for number in self.missing for worker in self.hosts[number].workers)
-        return Hosts(self.hosts, missing)
+            self.hosts[number].lost = HostLost("it is missing")
+        return Hosts(hosts)
 
     def lose(self) -> None:
         """Lose the last host."""

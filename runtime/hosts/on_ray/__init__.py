@@ -1,1 +1,1 @@
-"""The hosts of a Ray cluster: joining it, which nodes are taken, and an actor on each."""
+"""The hosts of a Ray cluster: which nodes are taken, and an actor on each."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import connection as mp_connection
@@ -26,7 +26,6 @@ from drlpp.runtime.hosts.host import Answered, Ended, Event
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.protocol import Command, WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
-from drlpp.runtime.ipc.time_limits import TimeLimits
 
 _POLL_SECONDS = 0.5
 """The longest time that a host says nothing."""
@@ -62,7 +61,7 @@ def host_actor() -> Any:
                     found.append(f"no {package}")
             return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
 
-        async def open(self, versions: str, limits: Mapping[str, Any], *given: Any) -> Any:
+        async def open(self, versions: str, *given: Any) -> Any:
             """Begin and return the keeper's facts, or other versions than those.
 
             What is given is nothing of drlpp's, which may not be there.
@@ -74,9 +73,8 @@ def host_actor() -> Any:
             # It loads torch while this process does.
             warm_up()
             from drlpp.runtime.hosts.on_ray.actor import HostKeeper
-            from drlpp.runtime.ipc.time_limits import TimeLimits
 
-            self._keeper = HostKeeper(*given, limits=TimeLimits(**limits))
+            self._keeper = HostKeeper(*given)
             self._lease = asyncio.create_task(self._keeper.end_when_left_alone())
             return self._keeper.facts
 
@@ -98,8 +96,9 @@ class HostKeeper:
     """The inside of a host's actor: its workers, and its copies of the session's files.
 
     Args:
-        workers, name, address, limits: as in :class:`LocalHost`.
+        workers, name, address: as in :class:`LocalHost`.
         folder: of the session, if the controller runs on this host; else it gets one of its own.
+        lease_seconds: without a word from the controller, after which this process ends.
     """
 
     def __init__(
@@ -108,12 +107,12 @@ class HostKeeper:
         name: str,
         address: str,
         folder: str | None,
-        *,
-        limits: TimeLimits,
+        lease_seconds: float,
     ) -> None:
         self._own = SessionFolder() if folder is None else None
         self._folder = Path(self._own.name if self._own else str(folder))
-        self.host = LocalHost(workers, self._folder, name, address, limits)
+        self.host = LocalHost(workers, self._folder, name, address)
+        self.lease_seconds = lease_seconds
         self._generation = 0
         self._watched: list[Any] = []
         self._reports: list[Report] = []
@@ -142,8 +141,8 @@ class HostKeeper:
 
     async def end_when_left_alone(self) -> None:
         """End this process, and its workers with it, when nobody looks after it any more."""
-        raylet, lease = os.getppid(), self.host.limits.lease_seconds
-        while os.getppid() == raylet and time.monotonic() - self._heard < lease:
+        raylet = os.getppid()
+        while os.getppid() == raylet and time.monotonic() - self._heard < self.lease_seconds:
             await asyncio.sleep(_POLL_SECONDS)
         os._exit(1)
 

@@ -1,7 +1,10 @@
-"""The hosts of a session on a Ray cluster: found, reserved, checked, and given back."""
+"""The hosts of a session on a Ray cluster: joined, found, reserved, checked, and given back."""
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -10,17 +13,19 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ray.exceptions import RayError
+import ray
+from ray._private.services import canonicalize_bootstrap_address_or_die
+from ray.exceptions import AuthenticationError, RayError
 
 from drlpp.errors import DRLPPError, InvalidCluster, InvalidInput
 from drlpp.runtime.hosts.host import Hosts
-from drlpp.runtime.hosts.on_ray.connection import connect, gcs_address, listens, nodes_of_cluster
-from drlpp.runtime.hosts.on_ray.host import RayHost
+from drlpp.runtime.hosts.on_ray.host import RayHost, reason_of
 from drlpp.runtime.hosts.on_ray.nodes import (
     HostPlan,
     RayNode,
     check_enough,
     hosts_of,
+    in_order,
     in_turn,
     kind_of_accelerators,
     matched,
@@ -29,6 +34,8 @@ from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.specs.cluster import Cluster
 
 _POLL_SECONDS = 0.5
+_NODE_SECONDS = 2.0
+_HEAD_SECONDS = 10.0
 
 
 class RayHosts(Hosts):
@@ -38,7 +45,7 @@ class RayHosts(Hosts):
         workers: how many.
         folder: of the session on this machine.
         limits: of the session.
-        address: of the Ray cluster.
+        cluster: address of the Ray cluster.
         description: of the hosts that are wanted; else the first that there are.
         least: of the workers to begin with, if not all are there in time, and free.
         gpus: whether workers may compute on GPUs.
@@ -53,14 +60,14 @@ class RayHosts(Hosts):
         workers: int,
         folder: Path,
         limits: TimeLimits,
-        *,
-        address: str,
+        cluster: str,
         description: Cluster | None,
         least: int | None,
+        *,
         gpus: bool,
     ) -> None:
+        connect(cluster)
         super().__init__([])
-        connect(address)
         self._limits = limits
         self._closed = threading.Event()
         self._head_is_lost = False
@@ -72,7 +79,6 @@ class RayHosts(Hosts):
         except BaseException:
             self.release()
             raise
-        self.given_up = {w for host in self.hosts if host.lost for w in host.workers}
         for watch in (self._watch_head, self._seek):
             threading.Thread(target=watch, daemon=True).start()
 
@@ -114,6 +120,7 @@ class RayHosts(Hosts):
         self, nodes: Sequence[RayNode], plans: Sequence[HostPlan], least: int | None
     ) -> None:
         """Start an actor on every host that is there, and that nobody else uses."""
+        self.address = nodes[0].address
         self.hosts = hosts = [self._host(plan) for plan in plans]
         there = [host for host in hosts if not host.lost]
         for host in there:
@@ -128,13 +135,13 @@ class RayHosts(Hosts):
         with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
             list(pool.map(RayHost.open, [host for host in hosts if not host.lost]))
 
-    def _host(self, plan: HostPlan, *, returned: bool = False) -> RayHost:
-        return RayHost(plan, self._folder, self._limits, self._blame, returned=returned)
+    def _host(self, plan: HostPlan) -> RayHost:
+        return RayHost(plan, self._folder, self._limits, self._blame)
 
     def _seek(self) -> None:
         """Look again and again for where the hosts can be that are missed."""
         while not self._closed.wait(_POLL_SECONDS):
-            for host in [host for host in self.hosts if host.is_missed]:
+            for host in [host for host in self.hosts if host.lost and host.is_missed]:
                 with suppress(RayError):
                     self._seek_one(host)
 
@@ -150,8 +157,9 @@ class RayHosts(Hosts):
         awaited = {host.name for host in others if host.lost}
         left = [node for node in nodes_of_cluster() if node.identity not in taken]
         for node in lost.plan.possible(left, awaited):
-            host = self._host(replace(lost.plan, node=node), returned=True)
+            host = self._host(replace(lost.plan, node=node))
             if self._opens(host, node):
+                host.has_returned = True
                 self.hosts[self.hosts.index(lost)] = host
                 if not self._closed.is_set():
                     return
@@ -192,3 +200,110 @@ class RayHosts(Hosts):
     def _head_answers(self) -> bool:
         name, _, port = self._head.rpartition(":")
         return listens(name, int(port))
+
+
+def connect(address: str) -> None:
+    """Connect this program to a Ray cluster, if it is not.
+
+    Args:
+        address: ``auto`` for the one that this machine belongs to, or ``HOST:PORT`` of its head.
+
+    Raises:
+        InvalidInput: there is none, it refuses this program, or it has other versions.
+    """
+    given = address
+    if address == "auto" and not ray.is_initialized():
+        given = os.environ.get("RAY_ADDRESS", "")
+    if "://" in given:
+        raise InvalidInput(
+            f"{given} is no address of a head, and this program has to run on a host of the "
+            "cluster: start it there (ssh, `ray job submit`), and give auto or HOST:PORT"
+        )
+    if ray.is_initialized():
+        there = gcs_address()
+        if address != "auto" and _resolved(address) != there:
+            raise InvalidInput(
+                f"this program belongs to the Ray cluster {there} already, and cannot use "
+                f"{address} as well; begin another program, or call ray.shutdown() before"
+            )
+        return
+    try:
+        _wait_for_head(address)
+        # Hosts' processes print nothing that a user should read; errors are ours to say.
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except InvalidInput:
+        raise
+    except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+        if address == "auto" and "RAY_ADDRESS" in str(error):
+            raise InvalidInput(
+                "no Ray cluster runs on this machine; start one (`ray start --head`), or name "
+                "the address of another's head"
+            ) from None
+        raise _unusable(address, reason_of(error)) from None
+
+
+def _wait_for_head(address: str) -> None:
+    """Wait until a cluster's head takes this program; Ray would try for many minutes.
+
+    Raises:
+        InvalidInput: it does not.
+    """
+    name, _, port = canonicalize_bootstrap_address_or_die(address).rpartition(":")
+    give_up = time.monotonic() + _HEAD_SECONDS
+    encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+    while not listens(name, int(port), greeted=not encrypted):
+        if time.monotonic() > give_up:
+            raise _unusable(address, f"no word from {name}:{port} in {_HEAD_SECONDS:.0f} s")
+        time.sleep(_POLL_SECONDS)
+
+
+def _unusable(address: str, reason: str) -> InvalidInput:
+    return InvalidInput(
+        f"the Ray cluster {address} cannot be reached, or refuses this program ({reason}); one "
+        "that was started with RAY_AUTH_MODE=token takes only programs with RAY_AUTH_MODE=token "
+        "and the same secret in RAY_AUTH_TOKEN, and one with RAY_USE_TLS=1 only those with that "
+        "and its certificate (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT)"
+    )
+
+
+def nodes_of_cluster() -> list[RayNode]:
+    """Return the nodes that are alive, that of the controller first.
+
+    Ray itself takes a minute to notice that one is gone, so each is asked.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    nodes = [RayNode.of(node) for node in ray.nodes() if node["Alive"]]
+    with ThreadPoolExecutor(max_workers=len(nodes) or 1) as pool:
+        answers = pool.map(lambda node: listens(node.address, node.port), nodes)
+    there = [node for node, answer in zip(nodes, answers, strict=True) if answer]
+    return in_order(there, here)
+
+
+def listens(address: str, port: int, *, greeted: bool = False) -> bool:
+    """Return whether a server takes connections there.
+
+    With ``greeted`` it has to speak first, as Ray's do, unless they expect encryption.
+    """
+    with suppress(OSError), socket.create_connection((address, port), _NODE_SECONDS) as line:
+        return not greeted or bool(line.recv(1))
+    return False
+
+
+def accelerators_of_cluster(address: str, *, gpus: bool = True) -> int:
+    """Return how many workers a Ray cluster has room for."""
+    connect(address)
+    nodes = nodes_of_cluster()
+    kind = kind_of_accelerators(nodes, gpus=gpus)
+    return sum(node.resources[kind] for node in nodes)
+
+
+def _resolved(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError):
+        host = socket.gethostbyname(host)
+    return f"{host}:{port}"
+
+
+def gcs_address() -> str:
+    """Return where the head of this program's cluster is."""
+    return str(ray.get_runtime_context().gcs_address)

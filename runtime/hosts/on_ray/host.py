@@ -26,10 +26,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, StorageFailure
 from drlpp.io.files import is_storage_error
-from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
 from drlpp.runtime.hosts.on_ray.actor import Report, host_actor, machine_identity
 from drlpp.runtime.hosts.on_ray.nodes import HostPlan
-from drlpp.runtime.ipc.protocol import Command, RunResult, StoreAddress, WorkerSpec
+from drlpp.runtime.ipc.protocol import Command, RunResult, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
 _CLOCK_READINGS = 5
@@ -49,23 +49,14 @@ class RayHost(WorkerHost):
         folder: of the session on this machine; what is fetched is put there.
         limits: how long to wait for it; may be replaced.
         blame: returns what a host is lost by, if that is known better, given what it seems to be.
-        returned: whether it takes the place of one that was lost.
 
     Attributes:
         folder: of the session there.
         arrived: what the host has reported, and nobody has taken yet.
-        lost: how it was lost.
-        is_missed: whether somebody has asked for it since.
     """
 
     def __init__(
-        self,
-        plan: HostPlan,
-        folder: Path,
-        limits: TimeLimits,
-        blame: Callable[[str], str],
-        *,
-        returned: bool = False,
+        self, plan: HostPlan, folder: Path, limits: TimeLimits, blame: Callable[[str], str]
     ) -> None:
         self.plan = plan
         self.workers = plan.workers
@@ -86,8 +77,6 @@ class RayHost(WorkerHost):
         self._generation = 0
         self._process_ids: list[int] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._returned = returned
-        self.is_missed = False
 
     # The actor
 
@@ -126,7 +115,7 @@ class RayHost(WorkerHost):
         assert self.plan.node is not None
         is_here = self.plan.node.identity == ray.get_runtime_context().get_node_id()
         ours, folder = host_actor().versions(), str(self._own_folder) if is_here else None
-        given = vars(self.limits), self.workers, self.name, self.address, folder
+        given = self.workers, self.name, self.address, folder, self.limits.lease_seconds
         found = self._reply(self._remote("open", ours, *given))
         if isinstance(found, str):
             raise InvalidInput(
@@ -228,22 +217,12 @@ class RayHost(WorkerHost):
     def process_ids(self) -> list[int]:
         return list(self._process_ids)
 
-    def open_store(self) -> StoreAddress:
-        store: StoreAddress = self._reply(self._order("open_store"))
-        return store
-
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         self._generation += 1
         self._begun = self._order("start", self._generation, tuple(posts))
 
     def finish_start(self) -> None:
         self._process_ids = self._reply(self._begun)
-
-    def is_whole(self) -> bool:
-        return bool(self._process_ids) and not any(
-            generation == self._generation and isinstance(event, Ended)
-            for generation, event in tuple(self.arrived)
-        )
 
     def send(self, worker: int, command: Command) -> None:
         self._order("send", self._generation, worker, command)
@@ -298,13 +277,6 @@ class RayHost(WorkerHost):
         # A generation that nobody speaks of any more.
         self._generation += 1
         self._process_ids = []
-
-    def has_returned(self, worker: int) -> bool:
-        self.is_missed = self.lost is not None
-        return self._returned and self.lost is None
-
-    def rejoin(self) -> None:
-        self._returned = False
 
     # Its copies of the session's files, which travel by Ray's stores of objects
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
-from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.data.training_data import (

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from drlpp.errors import DataError, InvalidInput
-from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.loading.loaders import (
     HELD_OUT,
     TRAINING,

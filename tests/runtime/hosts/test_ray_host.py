@@ -22,7 +22,8 @@ from drlpp.runtime.hosts.on_ray import host as module
 from drlpp.runtime.hosts.on_ray.actor import HostKeeper
 from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.runtime.hosts.on_ray.nodes import HostPlan, RayNode
-from drlpp.runtime.ipc.protocol import Collect, RunResult, WorkerSpec, Working
+from drlpp.runtime.ipc.channel import open_store
+from drlpp.runtime.ipc.protocol import Collect, Release, RunResult, WorkerSpec, Working
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
 AHEAD = 1000.0
@@ -53,7 +54,7 @@ class Actor:
         self.open, self.call = Method(self.loop, self._open), Method(self.loop, self._answer)
 
     async def _begin(self) -> HostKeeper:
-        return HostKeeper([1], "far", "127.0.0.1", None, limits=TimeLimits())
+        return HostKeeper([1], "far", "127.0.0.1", None, 30.0)
 
     async def _open(self, versions: str, *given: Any) -> Any:
         # Else a host without drlpp could not say so.
@@ -87,6 +88,7 @@ def get(reference: Future[Any], timeout: float) -> Any:
 
 
 HOSTS: list[RayHost] = []
+STORES: list[object] = []
 
 
 @pytest.fixture
@@ -100,19 +102,13 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
         host._closed = True
         host._listener.join(30)
     HOSTS.clear()
+    STORES.clear()
     actor.end()
 
 
-def new_host(folder: Path, limits: TimeLimits | None = None, *, returned: bool = False) -> RayHost:
+def host_of(actor: Any, folder: Path, limits: TimeLimits | None = None) -> RayHost:
     node = RayNode("id", "127.0.0.1", 1, (), {"CPU": 1, "GPU": 0})
-    plan = HostPlan("far", (1,), "CPU", node)
-    return RayHost(plan, folder, limits or TimeLimits(), str, returned=returned)
-
-
-def host_of(
-    actor: Any, folder: Path, limits: TimeLimits | None = None, *, returned: bool = False
-) -> RayHost:
-    host = new_host(folder, limits, returned=returned)
+    host = RayHost(HostPlan("far", (1,), "CPU", node), folder, limits or TimeLimits(), str)
     host._actor = actor
     host.open()
     HOSTS.append(host)
@@ -128,10 +124,11 @@ def events_of(host: RayHost) -> list[Event]:
 
 
 def started(host: RayHost) -> int:
-    host.start([WorkerSpec(1, 0, "127.0.0.1", host.open_store())])
+    store, address = open_store("127.0.0.1")
+    STORES.append(store)
+    host.start([WorkerSpec(1, 0, "127.0.0.1", address)])
     host.finish_start()
     (process,) = host.process_ids
-    assert host.is_whole()
     return process
 
 
@@ -159,16 +156,14 @@ def test_workers_start_end_and_are_replaced(actor: Actor, tmp_path: Path) -> Non
     (ended,) = events_of(host)
     assert (type(ended), ended.worker) == (Ended, 1)
     host.kill()
-    assert not host.is_whole()
+    assert not host.process_ids
     assert started(host) != process
     # What the first said late is nobody's any more.
     host.arrived.append((1, ended))
     late = Answered(1, Working())
-    actor.keeper.send(host._generation, 1, Collect("x", in_flight=False))
+    actor.keeper.send(host._generation, 1, Release())
     host.arrived.append((host._generation, late))
     assert late in events_of_soon(host)
-    os.kill(host.process_ids[0], signal.SIGKILL)
-    wait_until(lambda: not host.is_whole())
     host.kill()
 
 
@@ -177,19 +172,12 @@ def events_of_soon(host: RayHost) -> list[Event]:
     return events_of(host)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 def test_a_command_that_finds_no_room_is_an_answer(actor: Actor, tmp_path: Path) -> None:
     """Long commands travel by file, and somebody may have removed the folder of these."""
     host = host_of(actor, tmp_path)
     started(host)
     shutil.rmtree(host.folder)
-    host.send(1, Collect("x" * 4096, in_flight=False))
+    host.send(1, Collect(storage="x" * 4096))
     (event,) = events_of(host)
     assert isinstance(event, Answered)
     assert isinstance(event.answer, StorageFailure)
@@ -237,7 +225,7 @@ def test_a_command_that_comes_late_reaches_no_other_worker(actor: Actor, tmp_pat
     started(host)
     sent: list[Any] = []
     actor.keeper.host.send = lambda *given: sent.append(given)  # type: ignore[method-assign]
-    late, command = host._generation, Collect("x", in_flight=False)
+    late, command = host._generation, Release()
     host.send(1, command)
     host.kill()
     actor.keeper.send(late, 1, command)
@@ -261,10 +249,13 @@ def test_a_connection_that_has_ended_loses_the_host(
 
 
 @pytest.mark.parametrize("silent", ["next_events", "order"])
-def test_a_silent_host_is_lost(actor: Actor, tmp_path: Path, silent: str) -> None:
+def test_a_silent_host_is_lost(
+    actor: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
     """Whether nothing comes of its own accord, or no answer to an order."""
     actor.silent = {silent}
-    host = host_of(actor, tmp_path, TimeLimits(host_silence_seconds=0.5, fork_seconds=1))
+    host = host_of(actor, tmp_path, TimeLimits(host_silence_seconds=0.5))
+    monkeypatch.setattr(TimeLimits, "host_start_seconds", 1.3)
     if silent == "next_events":
         assert host.waitables()[0].poll(30)
     with pytest.raises(HostLost, match=r"host far cannot be reached: no (sign of life|answer)"):
@@ -276,24 +267,15 @@ def test_a_silent_host_is_lost(actor: Actor, tmp_path: Path, silent: str) -> Non
     actor.dies.set_result([])
 
 
-def test_a_host_that_has_died_is_missed_once_somebody_asks(actor: Actor, tmp_path: Path) -> None:
+def test_a_host_that_has_died_is_lost(actor: Actor, tmp_path: Path) -> None:
     actor.silent = {"next_events"}
     host = host_of(actor, tmp_path)
-    assert not host.has_returned(1)
-    assert not host.is_missed
     (news,) = host.waitables()
     actor.dies.set_exception(ActorDiedError())
     assert news.poll(30)
     with pytest.raises(HostLost, match="the process that keeps its workers has ended"):
         host.events([news])
-    assert not host.has_returned(1)
-    assert host.is_missed
-    actor.silent = set()
-    again = host_of(actor, tmp_path, returned=True)
-    assert again.has_returned(1)
-    again.rejoin()
-    assert not again.has_returned(1)
-    assert (again.machine, again.cores) == ("another machine", (4, 5))
+    assert (host.machine, host.cores) == ("another machine", (4, 5))
 
 
 def test_a_host_that_nobody_asks_any_more_ends(
@@ -301,7 +283,7 @@ def test_a_host_that_nobody_asks_any_more_ends(
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda _code: ended.set())
-    actor.keeper.host.limits = TimeLimits(host_silence_seconds=0.5, lease_seconds=1.5)
+    actor.keeper.lease_seconds = 1.5
     lease = actor.keeper.end_when_left_alone()
     asyncio.run_coroutine_threadsafe(lease, actor.loop)
     for _ in range(5):

@@ -138,7 +138,7 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
         found.append(session.collect(deployment)[0])
     assert same(*found)
     # It may remove the last ones a moment later.
-    other: Any = session.worker_group.hosts.hosts[1]
+    other: Any = session.hosts[1]
     other._reply(other._order("remove", "nothing"))
     files = [path.name for path in Path(other.folder).iterdir()]
     assert "model.safetensors" in files
@@ -192,7 +192,7 @@ def test_a_frozen_host_is_lost_and_no_worker_is_left(
     placement = placements(captured)["straight"]
     deployment = session.deploy(placement, Method(policy="stash"), ADAM)
     workers = session.process_ids
-    frozen: Any = session.worker_group.hosts.hosts[1]
+    frozen: Any = session.hosts[1]
     frozen.limits = replace(PATIENT, host_silence_seconds=8)
     session.run(deployment, 20, RunOptions(order=order(20)))
     # In the middle of a run, wherever that is.
@@ -240,7 +240,7 @@ os.chdir(sys.argv[1])
 for cell in json.load(sys.stdin):
     exec(cell, names)
 session = names["ClusterSession"](names["task"], cluster="auto", time_limits=PATIENT)
-session.worker_group.prepare()
+session.prepare()
 print("runs", *session.process_ids, session.folder, flush=True)
 time.sleep(300)
 """
@@ -312,7 +312,7 @@ def test_hosts_that_are_in_use_or_lost_cost_no_sample(
     limits = replace(PATIENT, gathering_seconds=3)
     alone = Cluster(hosts=(second,), within_host=link)
     other = ClusterSession(captured, 2, cluster=cluster.address, hosts=alone, time_limits=limits)
-    look_until_it_has_returned(monkeypatch, lambda: other.worker_group._closed)
+    look_until_it_has_returned(monkeypatch, lambda: other._closed)
     strikes: dict[int, Callable[[], object]] = {
         1: other.close,
         3: lambda: os.kill(cluster.actor(1), signal.SIGKILL),

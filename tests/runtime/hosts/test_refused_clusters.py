@@ -10,7 +10,7 @@ import pytest
 from drlpp.errors import InvalidInput
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import session_hosts
-from drlpp.runtime.hosts.on_ray import connection
+from drlpp.runtime.hosts.on_ray import cluster as on_ray
 from drlpp.runtime.hosts.session_hosts import check_workers, default_num_workers
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -26,8 +26,8 @@ MODEL = "tests.support.models.small:forked"
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a server that says nothing."""
-    monkeypatch.setattr(connection, "_HEAD_SECONDS", 0.0)
-    monkeypatch.setattr(connection, "_NODE_SECONDS", 0.2)
+    monkeypatch.setattr(on_ray, "_HEAD_SECONDS", 0.0)
+    monkeypatch.setattr(on_ray, "_NODE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 

@@ -12,7 +12,7 @@ from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, TimeLimits
-from drlpp.runtime.ipc.store import join_store, open_store
+from drlpp.runtime.ipc.channel import join_store, open_store
 from drlpp.runtime.ipc.time_limits import time_limits_of
 from tests.endurance.faults.strangers import listening_ports
 from tests.support.training.pipelines import in_a_row
@@ -59,13 +59,12 @@ def test_keys_are_a_sessions_own() -> None:
 def test_what_is_no_time_is_refused(field: str) -> None:
     refused: list[Any] = [0, -1.0, float("nan"), float("inf"), "5"]
     for seconds in [*refused, *([None] if field != "answer_seconds" else [])]:
-        with pytest.raises(InvalidInput, match=f"^{field}"):
+        with pytest.raises(InvalidInput, match=rf"was given \({field}\)"):
             TimeLimits(**{field: seconds})
 
 
 def test_a_session_has_its_own_limits_or_the_defaults() -> None:
-    own = TimeLimits(fork_seconds=7)
+    own = TimeLimits(gathering_seconds=7)
     assert time_limits_of() == TimeLimits()
     assert time_limits_of(own, 5) == replace(own, answer_seconds=5)
-    with pytest.raises(InvalidInput, match="less than lease_seconds, 30"):
-        TimeLimits(host_silence_seconds=30.0)
+    assert TimeLimits(host_silence_seconds=30.0).lease_seconds > 30

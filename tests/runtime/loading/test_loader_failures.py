@@ -103,12 +103,11 @@ def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
     with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
         # From here on: starting and deploying may take its time.
-        workers = session.worker_group
-        workers.limits = TimeLimits(answer_seconds=2)
-        workers.longest_silence_seconds = 0.0
+        session.time_limits = TimeLimits(answer_seconds=2)
+        session.longest_silence_seconds = 0.0
         session.run(deployment, 2, RunOptions(loaded=_slowly(data, 2, seconds=2.5)))
         assert len(session.process_ids) == 2
-        assert workers.longest_silence_seconds < 2.5, "it would count for later timeouts"
+        assert session.longest_silence_seconds < 2.5, "it would count for later timeouts"
 
 
 class Mortal(TensorDataset):

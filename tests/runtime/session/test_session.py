@@ -145,7 +145,7 @@ def test_messages_are_timed_on_the_ways_that_were_used(
     deployment = session.deploy(straight(captured, 0, 0, 1))
     for _ in range(2):
         _, results = session.run(deployment, 4)
-        assert len(time_ways(session.worker_group, deployment.plan.pipeline, results)) == 6
+        assert len(time_ways(session, deployment.plan.pipeline, results)) == 6
 
 
 def test_progress_is_told_while_a_run_goes_on(
@@ -251,7 +251,7 @@ def test_nothing_is_left_by_deployments_and_runs(captured: CapturedModel) -> Non
             for stages in [(0, 1, 2), (0, 0, 1), (0, 1, 1), (0, 0, 0)]:
                 session.deploy(straight(captured, *stages))
             assert isinstance(session.measure(straight(captured, 0, 1, 2), 2), Measurement)
-            store: Any = session.worker_group.hosts.hosts[0].store  # type: ignore[attr-defined]
+            store: Any = session._store
             seen.append(held())
             memory.append([facts_of(process).memory_bytes for process in session.process_ids])
     assert seen[2:] == [seen[2]] * 6

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.session.cluster_discovery import (
+from drlpp.runtime.session.profiling import (
     crowded_machine,
     ends_to_measure,
     session_cluster,

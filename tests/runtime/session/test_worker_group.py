@@ -10,8 +10,8 @@ import pytest
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, ModelError, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.host import Answered, Event, Hosts, WorkerHost
-from drlpp.runtime.ipc.protocol import Load, Release, StoreAddress
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Hosts, WorkerHost
+from drlpp.runtime.ipc.protocol import Load, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import worker_group
 from drlpp.runtime.session.worker_group import WorkerGroup
@@ -31,14 +31,18 @@ def hosted(captured: CapturedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator
     ) -> tuple[Any, WorkerGroup]:
         host = Mock(WorkerHost, workers=tuple(range(workers)), address="", machine="", cores=(0,))
         host.name = "somewhere"
-        host.process_ids = [1]
-        host.open_store.return_value = StoreAddress("", 1, "token")
-        host.is_whole.return_value = True
+        host.lost = None
         host.waitables.return_value = [connection]
         host.events.return_value = []
         speeds = [1.0] * workers
         groups.append(
-            WorkerGroup(captured, speeds, device, limits or TimeLimits(), lambda *_: Hosts((host,)))
+            WorkerGroup(
+                captured,
+                speeds,
+                device=device,
+                time_limits=limits or TimeLimits(),
+                place=lambda *_: Hosts([host]),
+            )
         )
         return host, groups[-1]
 
@@ -89,20 +93,20 @@ def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(hoste
         asked_for.append(command.device)
         answers.append(Answered(worker, gpus[worker]))
 
-    host.is_whole.return_value = False
     host.send.side_effect = send
     host.events.side_effect = lambda ready: [answers.pop(0)] if answers else []
     group.prepare()
     gpus[1] = DeviceFacts()
+    answers.append(Ended(1, "was killed"))
     for _ in range(2):
         with pytest.raises(HostLost, match="there is no GPU any more for worker 1") as lost:
             group.prepare()
         assert lost.value.workers == {1}
     # Whoever has had none is refused by the worker itself.
     assert asked_for == ["cuda", "cuda", "auto", "auto"]
-    group.hosts.give_up(lost.value.workers)
+    group.give_up(lost.value.workers)
     group.prepare()
-    assert group.hosts.workers == (0,)
+    assert group.present == (0,)
 
 
 def test_nobody_waits_while_the_controller_is_stopped(

@@ -85,14 +85,14 @@ def test_a_placement_is_measured_after_it_and_the_session_goes_on(
     """Also after a worker was killed meanwhile, which is measured once more."""
     notes: list[str] = []
     session.note = notes.append
-    execute = session.worker_group.execute
+    execute = session.execute
 
     def killing(*given: Any, **options: Any) -> Any:
-        monkeypatch.setattr(session.worker_group, "execute", execute)
+        monkeypatch.setattr(session, "execute", execute)
         os.kill(session.process_ids[1], signal.SIGKILL)
         return execute(*given, **options)
 
-    monkeypatch.setattr(session.worker_group, "execute", killing)
+    monkeypatch.setattr(session, "execute", killing)
     assert isinstance(session.measure_parallel("fsdp", 2, 3), Measurement)
     assert "fsdp on 2 workers is measured again" in notes[0]
     assert len(session.process_ids) == 3

@@ -20,8 +20,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.ipc.protocol import OperatorTimes
-from drlpp.runtime.session.cluster_discovery import link_of
-from drlpp.runtime.session.profiling import profile_of
+from drlpp.runtime.session.profiling import link_of, profile_of
 from drlpp.runtime.worker import operator_timing
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -63,7 +62,7 @@ def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Pro
 def test_workers_of_unlike_speeds_sum_gradients_equally_often() -> None:
     """Only the fast one has time for every repeat; a sum that it is alone in would fail."""
     with ClusterSession(capture(WIDE), workers=2, speeds=[1, 0.02]) as session:
-        session.worker_group.limits = TimeLimits(answer_seconds=5)
+        session.time_limits = TimeLimits(answer_seconds=5)
         profile, _ = session.profile(repeats=60)
     assert len(profile.operators) == 4
 

@@ -22,8 +22,8 @@ from multiprocessing import connection
 from drlpp.runtime import ClusterSession
 
 with ClusterSession("tests.support.models.small:perceptron", 1) as session:
-    session.worker_group.prepare()
-    (host,) = session.worker_group.hosts.hosts
+    session.prepare()
+    (host,) = session.hosts
     host._running[0].channel.connection.send_bytes(pickle.dumps(session.folder / "message-gone"))
     assert connection.wait([host._running[0].process.sentinel], 60)
     print(*(event.how for event in host.events([])))
@@ -57,8 +57,8 @@ def test_it_tells_of_tensors_of_a_command_that_its_memory_does_not_hold() -> Non
 @pytest.mark.system
 def test_it_goes_on_after_a_command_that_its_memory_does_not_hold() -> None:
     with ClusterSession("tests.support.models.small:perceptron", 1) as session:
-        session.worker_group.prepare()
-        (host,) = session.worker_group.hosts.hosts
+        session.prepare()
+        (host,) = session.hosts
         channel = host._running[0].channel
         command = session.folder / "message-large"
         with command.open("wb") as file:

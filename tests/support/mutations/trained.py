@@ -22,8 +22,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference
-from drlpp.runtime.deploying.deployment import deployment_commands, merge_stages
-from drlpp.runtime.deploying.run_commands import run_commands
+from drlpp.runtime.deploying.deployment import deployment_commands, merge_stages, run_commands
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.ipc.protocol import Deploy, GroupSpec, Run, Transport
 from drlpp.runtime.stage.stage_runner import StageRunner

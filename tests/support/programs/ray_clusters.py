@@ -24,7 +24,7 @@ from drlpp.runtime.session.worker_group import WorkerGroup
 from tests.support.processes import descendants, process_of
 
 START_SECONDS = 120.0
-PATIENT = TimeLimits(host_silence_seconds=40, lease_seconds=60, gathering_seconds=60)
+PATIENT = TimeLimits(host_silence_seconds=40, gathering_seconds=60)
 """For tests that are not of these limits, on a machine that is busy with others."""
 
 
@@ -148,8 +148,10 @@ def look_until_it_has_returned(
     take_back = WorkerGroup.take_back
 
     def is_missed(group: WorkerGroup) -> bool:
-        hosts = group.hosts
-        return not all(hosts.of_worker[one].has_returned(one) for one in hosts.given_up)
+        missed = [group.of_worker[one] for one in group.given_up]
+        for host in missed:
+            host.is_missed = host.lost is not None
+        return not all(host.has_returned for host in missed)
 
     def look(group: WorkerGroup) -> tuple[int, ...]:
         give_up = time.monotonic() + 120
