@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from drlpp.errors import InvalidFile, StorageFailure
 from drlpp.io.files import replacing, reporting_disk_errors
@@ -136,14 +137,7 @@ def in_memory(tree: Any) -> Any:
     Tensors in a file are aligned to 8 bytes, those in memory to 64, and matrix products may round
     differently for that. Whatever has to give the same bits as before the file needs this.
     """
-    match tree:
-        case Tensor():
-            return tree.clone()
-        case dict():
-            return {key: in_memory(value) for key, value in tree.items()}
-        case list() | tuple():
-            return type(tree)(map(in_memory, tree))
-    return tree
+    return pytree.tree_map_only(Tensor, torch.clone, tree)
 
 
 class _Flattening:

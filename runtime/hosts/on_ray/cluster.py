@@ -41,14 +41,8 @@ _HEAD_SECONDS = 10.0
 class RayHosts(Hosts):
     """The hosts of one session, which have their accelerators to themselves until :meth:`release`.
 
-    Args:
-        workers: how many.
-        folder: of the session on this machine.
-        limits: of the session.
-        cluster: address of the Ray cluster.
-        description: of the hosts that are wanted; else the first that there are.
-        least: of the workers to begin with, if not all are there in time, and free.
-        gpus: whether workers may compute on GPUs.
+    Args are those of :func:`~drlpp.runtime.hosts.session_hosts.hosts_for`; without a description
+    the hosts are the first that there are.
 
     Raises:
         InvalidInput: the cluster has not what is wanted, or other versions.
