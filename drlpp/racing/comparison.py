@@ -12,7 +12,7 @@ from drlpp.io.quantities import Count, Speed
 from drlpp.racing.contenders import Contender, compiled_as_plain, usual_method
 from drlpp.racing.race import LEAST_ROUNDS, LONG, cost_of, race
 from drlpp.racing.rivals import measure, without_equals
-from drlpp.racing.verdict import Entrant, Verdict, judge
+from drlpp.racing.verdict import Verdict, judge
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
@@ -51,14 +51,9 @@ class Comparison(Document):
     @property
     def verdict(self) -> Verdict | None:
         """The verdict of the race; None if nothing could be measured."""
-        usual = self.usual_method
         # What updates otherwise is not judged by seconds.
-        return judge(
-            [
-                Entrant(one, one.beside(usual), () if one.averages_weights else one.seconds)
-                for one in self.contenders
-            ]
-        )
+        costs = [() if one.averages_weights else one.seconds for one in self.contenders]
+        return judge(self.contenders, costs, self.usual_method)
 
 
 def compare(

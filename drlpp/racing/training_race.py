@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count
 from drlpp.racing.contenders import Contender
-from drlpp.racing.verdict import Entrant, Verdict, judge
+from drlpp.racing.verdict import Verdict, judge
 
 PLAIN_NUMBER = 0
 """Plain PyTorch is the first candidate."""
@@ -207,13 +207,14 @@ class RaceEnd:
     @property
     def verdict(self) -> Verdict | None:
         """The verdict on the finalists; None if no candidate reached the loss."""
-        entrants = []
-        for number in self.finalists:
-            one = self.race.candidates[number]
-            told = f"{one.configuration}, {one.method}" if one.placement else one.configuration
-            costs = [final.cost for final in self.finals_of(number)]
-            entrants.append(Entrant(one, told, costs))
-        return judge(entrants, "reached the loss")
+        candidates = self.race.candidates
+        costs = [[final.cost for final in self.finals_of(number)] for number in self.finalists]
+        return judge(
+            [candidates[number] for number in self.finalists],
+            costs,
+            candidates[PLAIN_NUMBER].method,
+            "reached the loss",
+        )
 
     @property
     def winner(self) -> int | None:
@@ -241,13 +242,13 @@ class RaceEnd:
             yield "use plain PyTorch: no other candidate reached the loss"
         else:
             yield "no other candidate reached the loss"
-        yield f"the first at {goal}: {verdict.entrants[verdict.fastest]}"
+        yield f"the first at {goal}: {verdict.told(verdict.fastest)}"
         for place, candidate in enumerate(self.finalists):
             if place != verdict.fastest and {place, verdict.fastest} != set(verdict.gain_pair):
                 yield verdict.comparison(verdict.fastest, place)
             missed = sum(not final.arrived for final in self.finals_of(candidate))
             if missed:
                 of = f"{missed} of {self.race.finals} trainings"
-                yield f"{verdict.entrants[place]} did not reach it in {of}"
+                yield f"{verdict.told(place)} did not reach it in {of}"
         if several and PLAIN_NUMBER not in self.finalists:
             yield "plain PyTorch did not reach it"

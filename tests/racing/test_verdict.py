@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drlpp.placement.placement import Placement
 from drlpp.racing.contenders import Contender
 from drlpp.racing.race import race
-from drlpp.racing.verdict import Entrant, Verdict, judge
+from drlpp.racing.verdict import Verdict, is_learned, judge
 from drlpp.schedule.method import Method
 
 
@@ -28,15 +28,21 @@ WHOLE, HALVES, THIRDS = contender(1, 2), contender(2, 2), contender(3, 3)
 FLUSHED = contender(2, 2, schedule="gpipe", policy="sync")
 
 
+Entrant = tuple[Contender, Sequence[float]]
+
+
 def entrant(name: str, ran: Contender, seconds: Sequence[float] | float) -> Entrant:
     """Found by an agent if the name is; a number is the seconds of five rounds without noise."""
     found = ran.model_copy(update={"found_by": name})
-    costs = (seconds,) * 5 if isinstance(seconds, float) else tuple(seconds)
-    return Entrant(found, ran.configuration, costs)
+    return found, (seconds,) * 5 if isinstance(seconds, float) else tuple(seconds)
+
+
+def judged(entrants: Sequence[Entrant]) -> Verdict | None:
+    return judge([one for one, _ in entrants], [costs for _, costs in entrants], Method())
 
 
 def verdict_of(entrants: Sequence[Entrant]) -> Verdict:
-    verdict = judge(entrants)
+    verdict = judged(entrants)
     assert verdict is not None
     return verdict
 
@@ -101,8 +107,8 @@ def test_too_few_rounds_and_failures_are_told() -> None:
     rivals = [entrant("guided", HALVES, ()), entrant("plain PyTorch", PLAIN, 1.0)]
     assert "nothing that an agent found could be measured" in told(rivals)
     assert verdict_of(rivals).placement is None
-    assert judge([entrant("plain PyTorch", PLAIN, ())]) is None
-    assert judge([]) is None
+    assert judged([entrant("plain PyTorch", PLAIN, ())]) is None
+    assert judged([]) is None
 
 
 def test_what_is_exported_is_not_shown_to_be_slower_than_another() -> None:
@@ -136,20 +142,20 @@ entrants_of_all_kinds = st.lists(
 
 @given(entrants_of_all_kinds)
 def test_a_verdict_is_consistent(entrants: list[Entrant]) -> None:
-    verdict = judge(entrants)
-    assert (verdict is None) == (not any(one.costs for one in entrants))
+    verdict = judged(entrants)
+    assert (verdict is None) == (not any(costs for _, costs in entrants))
     if verdict is None:
         return
     lines = list(verdict.lines())
     assert all(lines)
     assert verdict.fastest in verdict.equals
-    assert all(entrants[index].costs for index in verdict.equals)
-    simplest = entrants[verdict.equals[0]].contender.simplicity
-    assert all(simplest <= entrants[index].contender.simplicity for index in verdict.equals)
+    assert all(entrants[index][1] for index in verdict.equals)
+    simplest = entrants[verdict.equals[0]][0].simplicity
+    assert all(simplest <= entrants[index][0].simplicity for index in verdict.equals)
     assert any(line.startswith("use plain PyTorch") for line in lines) == (
         simplest == PLAIN.simplicity
     )
-    placed = [i for i, one in enumerate(entrants) if one.costs and one.contender.placement]
+    placed = [i for i, (one, costs) in enumerate(entrants) if costs and one.placement]
     assert (verdict.placement is None) == (not placed)
     assert verdict.placement is None or verdict.placement in placed
 
@@ -169,7 +175,7 @@ def raced(
         for index, values in enumerate(found)
     ]
     verdict = verdict_of(entrants)
-    sides = {"agent" if entrants[index].learned else "rivals" for index in verdict.equals}
+    sides = {"agent" if is_learned(entrants[index][0]) else "rivals" for index in verdict.equals}
     return sides.pop() if len(sides) == 1 else "", verdict.placement
 
 
