@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from functools import partial
 
 from drlpp.errors import InvalidInput
-from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners import PlanningProblem, even_split, exact
 from drlpp.racing.contenders import Contender
 from drlpp.racing.rivals import (
     DATA_PARALLEL,
@@ -156,46 +154,23 @@ def with_a_chance(
 
 
 def with_microbatches(grounds: Grounds) -> tuple[Method, str] | None:
-    """Return the method with the microbatches that promise a good model first, and why.
+    """Return the method with the microbatches of the pipeline that promises most, and why.
 
     More of them make gradients less late on asynchronous 1F1B, and minibatches dearer: small passes
     use an accelerator worse, and there are more messages.
 
     Returns:
-        None if there is nothing to choose: the schedule flushes, one worker is all there is, or the
-        pipeline cannot be run.
+        None if there is nothing to choose: the schedule flushes, or no pipeline can be run.
     """
-    session, method = grounds.session, grounds.method
-    if method.flushes or min(grounds.cluster.accelerators, len(session.graph)) < 2:
+    found = [] if grounds.method.flushes else pipelines(grounds, grounds.method)
+    best = min(found, key=partial(expected_seconds, grounds), default=None)
+    if best is None:
         return None
-    placement = pipeline_to_try(grounds.problem(method), method)
-    costs = {
-        divided: expected_seconds(grounds, Contender.of(Candidate(placement, divided), ""))
-        for divided in _microbatched(grounds, method, len(placement.stages))
-    }
-    best = min(costs, key=costs.__getitem__)
-    if not math.isfinite(costs[best]):
-        return None
-    tried = ", ".join(f"{m.microbatches}: {seconds_text(cost)}" for m, cost in costs.items())
-    return best, (
-        f"microbatches={best.microbatches}, the least product of predicted seconds per minibatch "
-        f"on {placement.configuration} and samples needed ({tried}); --method-option "
-        "microbatches=1 for whole minibatches"
+    return best.method, (
+        f"microbatches={best.method.microbatches}: so has {best.configuration} the least product "
+        "of predicted seconds per minibatch and samples needed; --method-option microbatches=1 for "
+        "whole minibatches"
     )
-
-
-def pipeline_to_try(problem: PlanningProblem, method: Method) -> Placement:
-    """Return the exact planner's pipeline: what is learned is more like it than like others.
-
-    Where it has one stage or there is none, or the method has lists that are for another number of
-    stages, it is an even split over all accelerators.
-    """
-    if not method.has_lists:
-        with suppress(InvalidInput):
-            planned = exact(problem).placement
-            if len(planned.stages) > 1:
-                return planned
-    return even_split(problem, min(problem.cluster.accelerators, len(problem.workload)))
 
 
 def learning_rates_shared(session: ClusterSession, candidates: Sequence[Contender]) -> list[int]:
