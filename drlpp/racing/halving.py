@@ -41,13 +41,9 @@ What was trained before is not trained again.
 """
 
 
-def run_race(
-    race: TrainingRace,
-    train: Train,
-    on_step: Callable[[str], None] = lambda step: None,
-    forget: Callable[[Training], None] = lambda training: None,
-) -> RaceEnd:
-    """Run a race to its end: with the same curves it always ends the same way.
+@dataclass
+class Halving:
+    """A race that is run to its end: with the same curves it always ends the same way.
 
     Without a target, plain PyTorch, the first candidate, sets the loss to be reached.
 
@@ -60,17 +56,11 @@ def run_race(
     Raises:
         RunFailure: plain PyTorch fails, and has to set the loss.
     """
-    return _Course(race, train, on_step, forget).run()
-
-
-@dataclass
-class _Course:
-    """A race that is being run."""
 
     race: TrainingRace
     train: Train
-    on_step: Callable[[str], None]
-    forget: Callable[[Training], None]
+    on_step: Callable[[str], None] = lambda step: None
+    forget: Callable[[Training], None] = lambda training: None
 
     def __post_init__(self) -> None:
         self.searched = min(_SEARCHED_EVALUATIONS * self.race.every, self.race.minibatches)
@@ -255,6 +245,6 @@ def replay(race: TrainingRace) -> RaceEnd | None:
         return curve
 
     try:
-        return run_race(race, known)
+        return Halving(race, known).run()
     except _NotTrainedYet:
         return None

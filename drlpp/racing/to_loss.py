@@ -22,7 +22,7 @@ from drlpp.io.run_folder import RECORD_NAME, RunRecord
 from drlpp.placement.measurement import median_measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.contenders import Contender
-from drlpp.racing.halving import run_race
+from drlpp.racing.halving import Halving
 from drlpp.racing.plain import PlainLearner, held_out_loss, initial_module
 from drlpp.racing.prospects import learning_rates_shared
 from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
@@ -134,7 +134,7 @@ class Course:
         """
         # Candidates and the target may be others than before, though none has to train for it.
         write_document(self._path, self.race)
-        return run_race(self.race, self.train, self.on_step, self.forget)
+        return Halving(self.race, self.train, self.on_step, self.forget).run()
 
     def train(self, training: Training, enough: Callable[[Curve], bool]) -> Curve:
         """Train on until the curve is enough, or training fails."""

@@ -21,32 +21,25 @@ from drlpp.io.documents import first_problem
 from drlpp.io.importing import ImportedByName
 
 
-def _read_option(value: object) -> object:
-    """Read a value as people write it."""
-    if isinstance(value, list | tuple):
+def _read_option(value: object, *, alone: bool = True) -> object:
+    """Read a value as people write it; in a list there are numbers alone."""
+    if alone and isinstance(value, list | tuple):
         # Some pairs of torch's may lack one, such as Adafactor's eps.
-        return [None if one is None else _read_number(one) for one in value]
-    read = _number_in(value)
-    return read if isinstance(read, bool | str) else _read_number(value)
-
-
-def _number_in(value: object) -> object:
-    """Return the number that a text is, such as 1e-3, which YAML takes for a word."""
+        return [None if one is None else _read_option(one, alone=False) for one in value]
     if isinstance(value, str):
+        # YAML takes 1e-3 for a word.
         with suppress(ValueError):
-            return float(value)
+            value = float(value)
+    if alone and isinstance(value, bool | str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"is {value!r}; expected a number, true or false, or a list of numbers")
     return value
 
 
-def _read_number(value: object) -> int | float:
-    number = _number_in(value)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-        raise ValueError(f"is {value!r}; expected a number, true or false, or a list of numbers")
-    return number
-
-
 OptionValue = Annotated[
-    bool | int | float | str | list[int | float | None], BeforeValidator(_read_option)
+    bool | int | float | str | list[int | float | None],
+    BeforeValidator(lambda value: _read_option(value)),
 ]
 
 

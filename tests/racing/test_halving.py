@@ -7,7 +7,7 @@ import pytest
 
 from drlpp.placement.placement import Placement
 from drlpp.racing.contenders import Contender
-from drlpp.racing.halving import run_race
+from drlpp.racing.halving import Halving
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import Curve, Final, Point, RaceEnd, Training
 from drlpp.schedule.method import Method
@@ -57,7 +57,7 @@ class Learners:
 
     def race(self, loss: float = 0.1, finals: int = 3, limit: float = 1000.0) -> RaceEnd:
         given = {"every": EVERY, "target_loss": loss, "limit_seconds": limit, "finals": finals}
-        return run_race(race_of(len(self.speeds), RATES, minibatches=2 * EVERY, **given), self)
+        return Halving(race_of(len(self.speeds), RATES, minibatches=2 * EVERY, **given), self).run()
 
 
 def test_the_fastest_learner_wins_with_its_own_rate() -> None:
@@ -72,7 +72,7 @@ def test_what_is_as_late_as_another_takes_its_rate_unless_it_fails_with_that() -
     rates = [0.3, 0.1, 0.3, 0.9]
     learners = Learners([0.1, 0.2, 0.3, 0.4], rates, fails=lambda t: t[:2] == (3, 0.3))
     given = {"every": EVERY, "target_loss": 0.1, "limit_seconds": 1000.0, "rate_of": (0, 1, 0, 0)}
-    end = run_race(race_of(4, RATES, minibatches=2 * EVERY, **given), learners)
+    end = Halving(race_of(4, RATES, minibatches=2 * EVERY, **given), learners).run()
     assert end.rates == pytest.approx(dict(enumerate(rates)))
     tried = [{t.rate for t in learners.curves if t.candidate == number} for number in range(4)]
     assert [len(of) for of in tried] == [3, 4, 1, 4]
