@@ -308,13 +308,8 @@ class LearningJob:
         contender = Contender.of(self.candidate(best[0]), self.agent).with_outcome(best[1])
         path = export(self.session, contender, self.cluster, self.out)
         seconds = best[1].seconds_per_minibatch
-        stopped = (
-            f"after {memory.distinct} of {budget} placements"
-            if memory.distinct < budget
-            else f"in the final comparison, after all {memory.distinct} placements"
-        )
         console.print(
-            f"stopped {stopped}; the fastest so far is in {path} "
+            f"stopped after {memory.distinct} of {budget} placements; the fastest is in {path} "
             f"({contender.beside(self.session.method)}, {seconds * 1e3:.1f} ms per minibatch, not "
             "compared with plain PyTorch). Continue with --resume"
         )
