@@ -74,14 +74,13 @@ def nearest_chain(
             for stage in placement.stages
         )
     )
+    there = "is to be set there" if trains_itself else ""
     if method.recompute:
-        instead = "activations are kept from the forward to the backward instead"
-        notes.append(f"recompute: {'is to be set there' if trains_itself else instead}")
+        kept = "activations are kept from the forward to the backward instead"
+        notes.append(f"recompute: {there or kept}")
     if method.precision != "float32":
-        instead = "passes run in the types of the weights"
-        notes.append(
-            f"precision {method.precision}: {'is to be set there' if trains_itself else instead}"
-        )
+        types = "passes run in the types of the weights"
+        notes.append(f"precision {method.precision}: {there or types}")
     if method.compiled:
         notes.append("compiled stages: torch.compile is to be called there")
     method = method.model_copy(

@@ -35,16 +35,13 @@ def units_of(
             if len(path) >= length and prefix in owned:
                 owned[prefix].append(operator.id)
     units: list[Unit] = []
-    waiting: tuple[str, ...] = ()
     for name in names:
-        if owned[name]:
-            units.append(Unit((*waiting, name), tuple(owned[name])))
-            waiting = ()
-        elif units:
-            units[-1] = replace(units[-1], modules=(*units[-1].modules, name))
-        else:
-            waiting = (*waiting, name)
-    return tuple(sorted(units, key=lambda unit: unit.operators[0]))
+        unit = Unit((name,), tuple(owned[name]))
+        if units and not (unit.operators and units[-1].operators):
+            before = units.pop()
+            unit = Unit(before.modules + unit.modules, before.operators + unit.operators)
+        units.append(unit)
+    return tuple(sorted(units, key=lambda unit: unit.operators[:1]))
 
 
 def layers_of(module: nn.Module, graph: OpGraph) -> tuple[Unit, ...]:
