@@ -141,18 +141,16 @@ class _Command(TyperCommand):
             options = {name: one for name, one in kept.items() if _is_resumed(name, one, given)}
         else:
             return {}
-        known: dict[str, Any] = {}
-        for parameter in self.params:
-            if parameter.name not in ("config", "help", None):
-                for option in (parameter.name, *parameter.opts):
-                    # An argument comes before an option of its name.
-                    known.setdefault(option.lstrip("-").replace("_", "-"), parameter)
+        known: dict[str, Any] = {
+            str(parameter.name).replace("_", "-"): parameter
+            for parameter in self.params
+            if parameter.name not in ("config", "as_json", "help")
+        }
         found: dict[str, Any] = {}
         for key, value in options.items():
             chosen = known.get(str(key).replace("_", "-"))
             if chosen is None:
-                usual = {max(p.opts, key=len).lstrip("-").replace("_", "-") for p in known.values()}
-                there = did_you_mean(str(key), known) or f"there are {', '.join(sorted(usual))}"
+                there = did_you_mean(str(key), known) or f"there are {', '.join(sorted(known))}"
                 raise InvalidInput(f"{file}: {key!r} is no option of this command; {there}")
             if value is not None:
                 several = getattr(chosen, "multiple", False)
