@@ -167,8 +167,8 @@ def with_microbatches(grounds: Grounds) -> tuple[Method, str] | None:
     if best is None:
         return None
     return best.method, (
-        f"microbatches={best.method.microbatches}: so has {best.configuration} the least product "
-        "of predicted seconds per minibatch and samples needed; --method-option microbatches=1 for "
+        f"microbatches={best.method.microbatches}: {best.configuration} has the least product of "
+        "predicted seconds per minibatch and samples needed; --method-option microbatches=1 for "
         "whole minibatches"
     )
 

@@ -26,15 +26,16 @@ def _read_option(value: object, *, alone: bool = True) -> object:
     if alone and isinstance(value, list | tuple):
         # Some pairs of torch's may lack one, such as Adafactor's eps.
         return [None if one is None else _read_option(one, alone=False) for one in value]
+    number = value
     if isinstance(value, str):
         # YAML takes 1e-3 for a word.
         with suppress(ValueError):
-            value = float(value)
-    if alone and isinstance(value, bool | str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            number = float(value)
+    if alone and isinstance(number, bool | str):
+        return number
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
         raise ValueError(f"is {value!r}; expected a number, true or false, or a list of numbers")
-    return value
+    return number
 
 
 OptionValue = Annotated[

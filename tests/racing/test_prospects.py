@@ -121,7 +121,7 @@ def test_the_least_product_of_seconds_and_samples_decides(
     monkeypatch.setattr(Grounds, "seconds", simulated)
     found = with_microbatches(grounds)
     assert best == (found and found[0].microbatches)
-    assert found is None or f"microbatches={best}: so has 1-1-1-1 the least" in found[1]
+    assert found is None or f"microbatches={best}: 1-1-1-1" in found[1]
 
 
 def test_a_schedule_that_flushes_has_nothing_to_choose(grounds: Grounds) -> None:

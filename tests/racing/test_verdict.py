@@ -62,7 +62,8 @@ def test_a_gain_over_what_a_user_has_is_told_first() -> None:
     assert (verdict.fastest, verdict.equals, verdict.placement) == (0, (0,), 0)
     assert verdict.best_rival == 3
     assert told(entrants).splitlines() == [
-        "guided (1-1) trains a minibatch 1.20× faster than data-parallel (2) (95% CI 1.20–1.20)",
+        "guided (1-1) trains a minibatch 1.20× faster than data-parallel (2, updates every 2 "
+        "minibatches) (95% CI 1.20–1.20)",
         "guided (1-1) trains a minibatch 1.10× faster than exact (1-1) (95% CI 1.10–1.10)",
     ]
     # Where a rival is the fastest, it is compared with the agent's best.
