@@ -34,11 +34,11 @@ def _begin(
     """Find the fastest pipeline placement of a PyTorch model, and train with it."""
 
 
-add_command(app, "learn", Learn, "drlpp.cli.learning.learning_job:learn")
+add_command(app, "learn", Learn, "drlpp.cli.learn_command:learn")
 add_command(app, "train", Train, "drlpp.cli.train_command:train")
-add_command(app, "race", Race, "drlpp.cli.learning.race_command:race")
-add_command(app, "plan", Plan, "drlpp.cli.planning.plan_command:plan")
-add_command(app, "profile", Profile, "drlpp.cli.planning.plan_command:profile")
+add_command(app, "race", Race, "drlpp.cli.race_command:race")
+add_command(app, "plan", Plan, "drlpp.cli.plan_command:plan")
+add_command(app, "profile", Profile, "drlpp.cli.plan_command:profile")
 add_command(app, "export", Export, "drlpp.cli.export_command:export")
 add_command(app, "show", Show, "drlpp.cli.show_command:show")
 
@@ -51,5 +51,5 @@ def main() -> None:
 def train_agent() -> None:
     """Run ``train_agent.py``, which is ``drlpp learn`` alone."""
     alone = program(add_completion=False)
-    add_command(alone, None, Learn, "drlpp.cli.learning.learning_job:learn")
+    add_command(alone, None, Learn, "drlpp.cli.learn_command:learn")
     run_program(alone, "train_agent.py")

@@ -16,9 +16,9 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Show, Source
 from drlpp.cli.command_line import console
 from drlpp.cli.commands import Refusal
+from drlpp.cli.descriptions import describe, describe_measurements, report_lines
 from drlpp.cli.settings import WorkerSettings, model_reference, read_speeds, same_model
-from drlpp.cli.showing.tables import describe, describe_measurements, report_lines
-from drlpp.cli.showing.timelines import from_run, from_schedule, from_simulator
+from drlpp.cli.timelines import from_run, from_schedule, from_simulator
 from drlpp.costs.cost_table import read_profile
 from drlpp.errors import DRLPPError, InvalidInput, InvalidPlacement
 from drlpp.io.documents import content_of, read_any_document, read_mapping, write_document

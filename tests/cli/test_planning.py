@@ -155,7 +155,7 @@ def test_a_profile_leaves_a_cluster_file_as_it_is(
     found = read_document(files["PROFILE"], Profile), read_document(files["CLUSTER"], Cluster)
     session = MagicMock()
     session.return_value.__enter__.return_value.profile.return_value = found
-    monkeypatch.setattr("drlpp.cli.planning.plan_command.ClusterSession", session)
+    monkeypatch.setattr("drlpp.cli.plan_command.ClusterSession", session)
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("mine")
     told = done("profile", PERCEPTRON, "-o", tmp_path / "profile.json").words

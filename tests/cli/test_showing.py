@@ -11,7 +11,7 @@ from hypothesis import given
 from rich.console import Console, RenderableType
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
-from drlpp.cli.showing.tables import describe, report_lines
+from drlpp.cli.descriptions import describe, report_lines
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
 from drlpp.models.model_reference import ModelReference

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from drlpp.cli.showing.tables import describe
+from drlpp.cli.descriptions import describe
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate

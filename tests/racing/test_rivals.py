@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drlpp.cli.arguments import NAMED_POLICIES
-from drlpp.cli.learning.race_command import named_methods
+from drlpp.cli.race_command import named_methods
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput

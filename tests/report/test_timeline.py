@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.cli.showing.timelines import TimelineRun
+from drlpp.cli.timelines import TimelineRun
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.report.chrome_trace import trace_of

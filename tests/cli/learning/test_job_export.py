@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning.race_command import export_winner
+from drlpp.cli.race_command import export_winner
 from drlpp.io.documents import read_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile

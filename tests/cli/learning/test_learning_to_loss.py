@@ -10,8 +10,8 @@ import pytest
 
 from drlpp.agents import AGENTS
 from drlpp.capturing.capture import capture
-from drlpp.cli.learning.learning_job import LearningJob, methods_of_the_agent, worth_racing
-from drlpp.cli.learning.race_command import run_record
+from drlpp.cli.learn_command import LearningJob, methods_of_the_agent, worth_racing
+from drlpp.cli.race_command import run_record
 from drlpp.cli.settings import RaceSettings, SearchSettings
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.cli.showing.timelines import TimelineRun
+from drlpp.cli.timelines import TimelineRun
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.placement.measurement import Measurement, is_steady
 from drlpp.placement.placement import Placement

@@ -30,7 +30,7 @@ assert "torch" not in sys.modules
 import {WORKER}
 of_worker = sorted(sys.modules)
 import drlpp.runtime.training.training, drlpp.runtime.session.session, drlpp.cli.main
-import drlpp.cli.learning.learning_job
+import drlpp.cli.learn_command
 from drlpp.runtime.hosts.session_hosts import default_num_workers, hosts_for
 assert default_num_workers() == 4
 print(json.dumps([of_worker, sorted(sys.modules)]))

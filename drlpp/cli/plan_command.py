@@ -17,9 +17,9 @@ from rich.filesize import decimal
 from drlpp.capturing.capture import CapturedModel
 from drlpp.cli import arguments
 from drlpp.cli.command_line import console
+from drlpp.cli.descriptions import describe
 from drlpp.cli.layouts import candidate_of, module_of
 from drlpp.cli.settings import model_reference, read_speeds
-from drlpp.cli.showing.tables import describe
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.ways_of_training import LOCAL_STEPS, WaysOfTraining

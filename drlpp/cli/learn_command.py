@@ -21,7 +21,7 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Learn
 from drlpp.cli.command_line import console
 from drlpp.cli.layouts import layout_contenders
-from drlpp.cli.learning.race_command import (
+from drlpp.cli.race_command import (
     export_winner,
     live_run,
     run_and_report,

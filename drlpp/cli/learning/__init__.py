@@ -1,1 +1,0 @@
-"""`drlpp learn` and `drlpp race`: programs that run for long, and end with a table."""

@@ -1,1 +1,0 @@
-"""Planning from the command line: what is given, and what is shown."""

@@ -1,1 +1,0 @@
-"""How files look on a terminal: tables of graphs, profiles, clusters, comparisons, races."""
