@@ -24,7 +24,7 @@ from drlpp.specs.batches import tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.torch_versions import pipelines_take_functions
 from tests.support.models import structured, tied
-from tests.support.programs.without_drlpp import torchrun
+from tests.support.programs.without import torchrun
 from tests.support.training.pipelines import in_a_row, random_order
 
 if not pipelines_take_functions():

@@ -26,6 +26,7 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.timeline import (
     KINDS,
     PREDICTION,
@@ -122,6 +123,33 @@ def test_the_simulator_predicts_where_weights_are_stale() -> None:
     # 4 bytes for each of four minibatches at half speed; the last stage has nothing to predict.
     assert [use.seconds[PREDICTION] for use in uses] == [pytest.approx(4 * 4 * 0.125 / 0.5), 0.0]
     assert uses[0].seconds[Forward.span] == pytest.approx(4 * 1 / 0.5)
+
+
+def seconds_of(worker: int, action: Action) -> float:
+    assert not isinstance(action, Send)
+    return SECONDS[type(action)]
+
+
+@given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe"]))
+def test_play_performs_every_list_in_order_and_keeps_dependencies(
+    pipeline: Pipeline, minibatches: int, kind: str
+) -> None:
+    schedule = build_schedule(pipeline, minibatches, "gpipe" if kind == "gpipe" else "1f1b")
+    timed = play(schedule, seconds_of)
+    sent = {(t.action.message, t.action.to): t.end for t in timed if isinstance(t.action, Send)}
+    for worker, actions in schedule.actions.items():
+        mine = [t for t in timed if t.worker == worker]
+        assert tuple(t.action for t in mine) == actions
+        clock = 0.0
+        for t in mine:
+            assert clock <= t.start <= t.end
+            free = clock
+            clock = t.end
+            if isinstance(t.action, Receive):
+                assert t.end == max(free, sent[t.action.message, worker] + 0.25)
+            elif isinstance(t.action, Forward | Backward | Update | Send):
+                # As early as it can: only messages and other replicas make a worker wait.
+                assert t.start == free
 
 
 def tied_seconds(worker: int, action: Action) -> float:

@@ -28,8 +28,7 @@ from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import MOST_PASSES, Schedule, build_schedule, check_length, in_order
 from tests.support.action_text import parse_actions
 from tests.support.schedule_texts import computations, folded, starts
-from tests.support.strategies.graphs import pipelines
-from tests.support.strategies.methods import depths, recomputing
+from tests.support.strategies.graphs import depths, pipelines, recomputing
 
 
 @st.composite

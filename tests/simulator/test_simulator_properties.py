@@ -26,8 +26,7 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.timeline import play
 from drlpp.simulator import Simulation, simulate
 from drlpp.specs.cluster import Cluster, Host
-from tests.support.strategies.graphs import placements
-from tests.support.strategies.methods import uneven
+from tests.support.strategies.graphs import placements, uneven
 from tests.support.strategies.simulations import (
     FAST,
     METHODS,
@@ -39,7 +38,7 @@ from tests.support.strategies.simulations import (
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_never_faster_than_the_rule(data: st.DataObject) -> None:
     """On links of several levels, for all kinds of schedules and policies."""
     rates = st.sampled_from([0.0, 0.25, 2.0])

@@ -25,8 +25,7 @@ from drlpp.simulator.simulation import Simulation, simulate
 from drlpp.simulator.steady_state import MOST_MINIBATCHES, SteadyState
 from tests.simulator.test_simulator_properties import METHODS, clusters, costed
 from tests.support.simulated_chains import chain, fast_cluster, one_way, stages_of
-from tests.support.strategies.graphs import placements
-from tests.support.strategies.methods import uneven
+from tests.support.strategies.graphs import placements, uneven
 
 
 @st.composite

@@ -12,7 +12,7 @@ from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.simulated_chains import FAST, chain_workload, straight
-from tests.support.strategies.methods import depths, recomputing
+from tests.support.strategies.graphs import depths, recomputing
 
 MINIBATCHES = 240
 LONGEST_PERIOD = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing.util
+import resource
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -121,3 +122,10 @@ def temporary_files_in(folder: str | Path) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
+
+
+def limit_memory(process: int, more: int = 2**25) -> None:
+    """Let a process hold the data that it has, and so many bytes more."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[5])
+    limit = pages * resource.getpagesize() + more
+    resource.prlimit(process, resource.RLIMIT_DATA, (limit, limit))

@@ -34,8 +34,7 @@ from drlpp.errors import (
 )
 from drlpp.runtime.stage.stage_runner import StageRunner
 from tests.endurance.faults.strangers import bother
-from tests.support.memory_limit import limit_memory
-from tests.support.processes import children_of, workers_of
+from tests.support.processes import children_of, limit_memory, workers_of
 
 _PAUSE_SECONDS = 1.5
 _FILE_LIMIT_BYTES = 512

@@ -18,7 +18,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.schedule.method import Method
 from tests.support.models.zoo.tiny_models import tiny
-from tests.support.programs.without_drlpp import torchrun
+from tests.support.programs.without import torchrun
 from tests.support.training.pipelines import in_a_row
 
 METHOD = Method(schedule="1f1b-flush", policy="sync", microbatches=4, accumulate=2)

@@ -74,12 +74,12 @@ def test_a_search_ends_by_itself_within_sixteen_measurements_and_is_right() -> N
     profile = generate("chain", 8, 1)
     truth = SimulatedCluster(profile, local_cluster(3, LINK, [1.0, 1.0, 0.5]))
     problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
-    found = Recalibration(problem, Space(Method()), Options(evaluations=60, draws=4))
+    found = Recalibration(problem, Space(Method()), Options(evaluations=40, draws=4))
     while len(found.measured) < 16 and (proposals := found.propose(1)):
         found.tell(proposals[0], truth.measure(proposals[0]))
     true = PlanningProblem(Workload.of(profile), truth.cluster)
     told = Surrogate(Calibration(true).fit(), Space(Method()))
-    known = Belief.of([told], [], None, Limits(judged=600), 0)
+    known = Belief.of([told], [], None, Limits(judged=200), 0)
     best = min(told(candidate) for candidate in known.candidates)
     assert found.best(1)[0][1] <= 1.01 * best
     assert 3 <= len(found.measured) <= 16

@@ -25,6 +25,7 @@ from drlpp.runtime.worker.worker_process import failed
 from drlpp.schedule.actions import Receive
 from drlpp.schedule.method import Method
 from tests.support.models.forked import placements
+from tests.support.training.pipelines import in_a_row
 
 Specs = tuple[tuple[int, TensorSpec], ...]
 
@@ -114,15 +115,15 @@ def test_workers_ask_before_the_first_minibatch(
 
     def tampered(*args: Any, **options: Any) -> dict[int, Deploy]:
         commands = build(*args, **options)
-        (program,) = pickle.loads(commands[2].stages)
-        receives = {**program.receives, 1: with_shape(program.receives[1])}
+        (program,) = pickle.loads(commands[1].stages)
+        receives = {0: with_shape(program.receives[0])}
         stages = pickle.dumps([replace(program, receives=receives)])
-        return {**commands, 2: replace(commands[2], stages=stages)}
+        return {**commands, 1: replace(commands[1], stages=stages)}
 
     monkeypatch.setattr(session, "deployment_commands", tampered)
-    with ClusterSession(captured, workers=4, device="cpu") as workers:
-        deployment = workers.deploy(placements(captured)["straight"])
-        with pytest.raises(RunFailure, match=f"^{EXPECTS}"):
+    with ClusterSession(captured, workers=2, device="cpu") as workers:
+        deployment = workers.deploy(in_a_row(captured.graph, 0, 1))
+        with pytest.raises(RunFailure, match=r"^worker 1 expects other messages from"):
             workers.run(deployment, 6)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
 from drlpp.runtime import ClusterSession
@@ -28,9 +29,16 @@ MINIBATCHES = 8
 SYNC = choose_method("sync", {"schedule": "1f1b"})
 
 
+@pytest.fixture(scope="module")
+def usual() -> Iterator[ClusterSession]:
+    with ClusterSession(capture(perceptron()), 2) as live:
+        yield live
+
+
 @pytest.fixture(scope="module", params=[FAST, SLOW], ids=["fast", "slow"])
-def session(request: pytest.FixtureRequest) -> Iterator[ClusterSession]:
-    with ClusterSession(perceptron(), 2, links=local_cluster(2, request.param)) as live:
+def session(request: pytest.FixtureRequest, usual: ClusterSession) -> Iterator[ClusterSession]:
+    links = local_cluster(2, request.param)
+    with ClusterSession(usual.captured, 2, links=links) as live:
         yield live
 
 
@@ -53,7 +61,9 @@ def test_ports_send_and_receive_one_after_the_other() -> None:
     assert hosts.send(1000, 2)[0] < time.perf_counter() + 0.1
 
 
-def test_workers_take_as_long_as_their_links_and_compute_the_same(session: ClusterSession) -> None:
+def test_workers_take_as_long_as_their_links_and_compute_the_same(
+    session: ClusterSession, usual: ClusterSession
+) -> None:
     """Lower bounds, since nothing is an upper one on a machine that others use."""
     operators = tuple(range(len(session.graph)))
     halves = Placement(
@@ -66,8 +76,7 @@ def test_workers_take_as_long_as_their_links_and_compute_the_same(session: Clust
     assert session.links is not None
     link = session.links.link(0, 1)
     for placement, method in ((halves, Method()), (replicas, SYNC)):
-        with ClusterSession(session.captured, 2) as usual:
-            _, expected = usual.run(usual.deploy(placement, method), MINIBATCHES)
+        _, expected = usual.run(usual.deploy(placement, method), MINIBATCHES)
         deployment = session.deploy(placement, method)
         begin = time.perf_counter()
         _, found = session.run(deployment, MINIBATCHES)

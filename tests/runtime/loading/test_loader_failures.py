@@ -51,6 +51,13 @@ def _unreadable() -> None:
     raise OSError("picture 70 is damaged:\n  it ends after 12 bytes")
 
 
+@pytest.fixture(autouse=True)
+def _watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch looks every 5 s whether the processes of a loader live."""
+    waiting = _MultiProcessingDataLoaderIter._try_get_data
+    monkeypatch.setattr(waiting, "__defaults__", (0.5,))
+
+
 @pytest.mark.parametrize(
     ("processes", "told"),
     [(0, "raised SystemExit after 0 .*: 3"), (1, "exited unexpectedly|a process .* has ended")],
@@ -124,12 +131,9 @@ class Mortal(TensorDataset):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("last", [0, 60])
 def test_a_killed_loader_process_is_told(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
+    captured: CapturedModel, tmp_path: Path, last: int
 ) -> None:
     """torch's handler would raise wherever the main thread is, say while it ends workers."""
-    # How often it looks whether they live: every 5 s.
-    waiting = _MultiProcessingDataLoaderIter._try_get_data
-    monkeypatch.setattr(waiting, "__defaults__", (0.5,))
     data = data_for(captured)
     dataset = Mortal(data.train.inputs[0], data.train.targets)
     dataset.last = last

@@ -207,7 +207,7 @@ def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(
 def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a file for every minibatch, of 150; also what passes between two cuts goes."""
+    """With a file for every minibatch, of 60; also what passes between two cuts goes."""
     monkeypatch.setattr(
         "drlpp.runtime.session.minibatch_streamer.chunk_minibatches", lambda bytes_: 1
     )
@@ -228,8 +228,8 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     monkeypatch.setattr(MinibatchStreamer, "close", closing)
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     document = placement_file(captured, 0, 0, 1, method=STASH)
-    trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=40)
-    trainer.fit(stream, epochs=1, minibatches=150)
+    trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=25)
+    trainer.fit(stream, epochs=1, minibatches=60)
     assert len(folders) == 1
     assert 5 <= max(counts) < 30
 
@@ -265,9 +265,9 @@ def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) 
     seen: list[ProgressReport] = []
     observer = TrainerCallbacks(on_progress=seen.append)
     trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path, observer=observer)
-    trainer.fit(DataLoader(Slow(data_for(captured)), batch_size=8), epochs=1, minibatches=8)
+    trainer.fit(DataLoader(Slow(data_for(captured)), batch_size=8), epochs=1, minibatches=4)
     assert seen
-    assert all(0 < report.done <= report.minibatches == 8 for report in seen)
+    assert all(0 < report.done <= report.minibatches == 4 for report in seen)
     assert all(0 < report.loss < 5 for report in seen)
     assert all(report.minibatches_per_second > 0 for report in seen)
 

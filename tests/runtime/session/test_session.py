@@ -23,8 +23,7 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import PREDICTION, spans_of, time_use
-from tests.support.memory_limit import limit_memory
-from tests.support.processes import facts_of
+from tests.support.processes import facts_of, limit_memory
 
 
 @pytest.fixture(scope="module")

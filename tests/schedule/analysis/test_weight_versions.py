@@ -23,8 +23,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.weight_policies import WeightUse
-from tests.support.strategies.graphs import pipelines
-from tests.support.strategies.methods import depths
+from tests.support.strategies.graphs import depths, pipelines
 
 
 def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:

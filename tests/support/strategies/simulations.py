@@ -15,8 +15,8 @@ from tests.support.strategies.graphs import (
     placements,
     profile_of,
     shared_parameters,
+    uneven,
 )
-from tests.support.strategies.methods import uneven
 
 METHODS = [
     Method(),

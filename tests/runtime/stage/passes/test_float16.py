@@ -28,9 +28,7 @@ from drlpp.runtime.reference.reference import ReferenceResult
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.against_reference import train_twice
-from tests.support.training.pipelines import (
-    in_a_row,
-)
+from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
 MINIBATCHES, BATCH, BLOCKS, WIDTH = 15, 8, 5, 16
