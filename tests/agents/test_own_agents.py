@@ -74,6 +74,11 @@ class Careless(InTurn):
         return [CUTS[0].placement]
 
 
+class Single(InTurn):
+    def propose(self) -> Any:
+        return CUTS[0]
+
+
 def learn(
     name: str, out: Path, budget: int = 10, declared: CostPrior | None = None
 ) -> MeasurementMemory:
@@ -123,6 +128,7 @@ def test_an_algorithm_of_stable_baselines3_is_saved_and_goes_on(tmp_path: Path) 
         ("no_agent", r"expected an object with propose\(\) and"),
         ("failing", "called with the environment it raised KeyError: 'depth'"),
         ("Careless", "proposed .* expected a list of Candidates"),
+        ("Single", "proposed .* expected a list of Candidates"),
     ],
 )
 def test_what_is_no_agent_is_refused(agent: str, message: str, tmp_path: Path) -> None:
@@ -174,6 +180,7 @@ def test_a_file_of_ones_own_names_what_differs(tmp_path: Path) -> None:
             f"{HEADER}learning_rat: 0.1\n",
             "field 'learning_rat' is unknown; a hyperparameters file has the fields learning_rate,",
         ),
+        (f"{HEADER}n_epochs: 0\n", "field 'n_epochs': Input should be greater than or equal to 1"),
         (
             "kind: guided-hyperparameters\nversion: 1\npractice: true\n",
             "field 'practice' is unknown; a guided-hyperparameters file has the fields proposals,",
