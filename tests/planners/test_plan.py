@@ -38,6 +38,20 @@ ROWS = [
 LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 
 
+def test_a_baseline_alone_names_what_is_faster() -> None:
+    rows = [
+        {"name": name, "forward_ms": 2.0, "backward_ms": 4.0, "output_bytes": 5e6}
+        for name in ("first", "second")
+    ]
+    at_noam = drlpp.Method(in_flight_per_link=0)
+    found = drlpp.plan(profile=rows, workers=2, bandwidth=1e9, planner="gpipe", method=at_noam)
+    assert found.configuration == "1-1"
+    assert found.others[0].found_by == "data-parallel"
+    assert found.others[0].seconds_per_minibatch < found.seconds_per_minibatch
+    searched = drlpp.plan(profile=rows, workers=2, bandwidth=1e9, method=at_noam)
+    assert searched.seconds_per_minibatch <= found.others[0].seconds_per_minibatch
+
+
 def test_costs_and_clusters_in_every_form_give_the_same_plan(tmp_path: Path) -> None:
     profile = profile_of_table(ROWS, model="costs")
     document = tmp_path / "profile.json"
