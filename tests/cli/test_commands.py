@@ -23,7 +23,6 @@ from drlpp.cli.entry import begin
 from drlpp.cli.main import app
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
-from drlpp.specs.cluster import Link, local_cluster
 from tests.support.programs.shell import as_json, done, drlpp
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
@@ -67,14 +66,6 @@ def test_options_come_from_a_file_and_the_command_line_before_it(tmp_path: Path)
     assert "batch_size=4" in json.loads(graph.read_text())["model"]
     done("show", "--config", options, "-o", other, "--model-option", "batch_size=2")
     assert "batch_size=2" in json.loads(other.read_text())["model"]
-
-
-def test_json_is_all_of_standard_output(tmp_path: Path) -> None:
-    cluster = tmp_path / "cluster.yaml"
-    write_document(cluster, local_cluster(3, Link(bandwidth_bytes_per_second=1e9)))
-    shown = done("show", cluster, "--json")
-    assert json.loads(shown.out)["kind"] == "cluster"
-    assert "3 accelerators on 1 host" in shown.err
 
 
 @pytest.mark.parametrize("through_typer", [False, True])

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.cli.descriptions import describe, report_lines
 from drlpp.costs.profile import Profile, RunFactors
-from drlpp.io.documents import Document, read_any_document, read_document, write_document
+from drlpp.io.documents import Document, read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -62,12 +62,6 @@ def file_for(graph: OpGraph, placement: Placement) -> PlacementFile:
 
 
 FILE = file_for(GRAPH, Placement.from_assignment([0, 0, 1, 1], [0, 0, 1, 1]))
-
-
-@pytest.mark.parametrize("name", ["placement.json", "placement.yaml"])
-def test_a_placement_file_is_read_as_written(tmp_path: Path, name: str) -> None:
-    path = write_document(tmp_path / name, FILE)
-    assert read_document(path, PlacementFile) == read_any_document(path) == FILE
 
 
 def rendered(renderable: RenderableType) -> str:
