@@ -69,6 +69,7 @@ def rows(minibatches: int) -> Mapping[str, Late]:
     }
 
 
+@lru_cache
 def minibatch_seconds(method: Method, stages: int, microbatches: int = 1) -> float:
     """Return the time of a minibatch, over what one stage computes for it.
 

@@ -99,6 +99,13 @@ def test_a_file_of_another_run_is_refused(written: Path) -> None:
     assert written.read_bytes() == before
 
 
+def test_damage_is_named_by_its_line(written: Path) -> None:
+    lines = written.read_text().splitlines()
+    written.write_text("\n".join([*lines[:2], "{}", *lines[3:]]) + "\n")
+    with pytest.raises(InvalidFile, match="line 3"):
+        MeasurementMemory(FakeMeasurer(chain(6)), path=written)
+
+
 def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("hello\n")
