@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from drlpp import ClusterSession, Measurement, Method, PipelineTrainer, Task, capture
 from drlpp.capturing.capture import CapturedModel
@@ -22,21 +21,11 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.zoo.images import alexnet
 from drlpp.placement.placement_file import read_placement
 from drlpp.specs.data import Data, Samples
+from tests.support.models.small import perceptron
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
 FLUSHED = Method(schedule="gpipe", policy="sync")
-
-
-def perceptron(batch_size: int = 4, hidden: int = 8) -> Task:
-    """Can be imported, by whoever imports tests."""
-    module = nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, 3))
-    inputs, targets = torch.randn(batch_size, 6), torch.randint(3, (batch_size,))
-    return Task(module, (inputs,), targets, F.cross_entropy, _is_right)
-
-
-def _is_right(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return (outputs.argmax(1) == targets).float()
 
 
 def _not_importable() -> Callable[[], Task]:
@@ -44,22 +33,25 @@ def _not_importable() -> Callable[[], Task]:
         """Can neither be imported nor pickled."""
 
     def make() -> Task:
-        module = nn.Sequential(Hidden(6, 8), nn.ReLU(), Hidden(8, 3))
+        module = nn.Sequential(Hidden(16, 8), nn.ReLU(), Hidden(8, 5))
         return perceptron()._replace(module=module)
 
     return make
 
 
 def _data() -> Data:
-    inputs, targets = torch.randn(24, 6), torch.randint(3, (24,))
+    inputs, targets = torch.randn(24, 16), torch.randint(5, (24,))
     return Data(Samples((inputs[:16],), targets[:16]), Samples((inputs[16:],), targets[16:]))
 
 
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        (perceptron, f"{__name__}:perceptron"),
-        (functools.partial(perceptron, hidden=4), f"{__name__}:perceptron(hidden=4)"),
+        (perceptron, "tests.support.models.small:perceptron"),
+        (
+            functools.partial(perceptron, layers=4),
+            "tests.support.models.small:perceptron(layers=4)",
+        ),
         (alexnet, "alexnet"),
         (lambda: perceptron(), "<lambda>"),
         (_not_importable(), "<make>"),

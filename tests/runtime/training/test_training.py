@@ -92,6 +92,23 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
         torch.testing.assert_close(result.state_dict[name], value, rtol=1e-4, atol=1e-6)
 
 
+def test_training_goes_on_with_another_method(captured: CapturedModel, tmp_path: Path) -> None:
+    first = Method(schedule="gpipe", policy="sync", microbatches=4)
+    then = Method(policy="pipeoptim")
+    document = placement_file(captured, 0, 1).model_copy(
+        update={"optimizer": OptimizerSpec(name="sgd", options={"lr": 0.05})}
+    )
+    options = {"data": DATA, "epochs": 2, "checkpoint_every": 5}
+    with killed_after_saving(1):
+        train(document, out=tmp_path, method=first, **options)
+    told: list[str] = []
+    observer = TrainerCallbacks(on_note=told.append)
+    result = train(document, out=tmp_path, method=then, resume=True, observer=observer, **options)
+    assert ["of another placement or method" in note for note in told] == [True]
+    assert [report.epoch for report in result.epochs] == [1, 2]
+    assert result.epochs[1].loss < result.epochs[0].loss
+
+
 def test_a_run_does_not_end_before_its_checkpoint(captured: CapturedModel, tmp_path: Path) -> None:
     document = placement_file(captured, 0, 1)
     options = {"data": DATA, "checkpoint_every": 4, "out": tmp_path}
