@@ -25,6 +25,7 @@ from tests.support.models.small import perceptron
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
+PERCEPTRON = "tests.support.models.small:perceptron"
 FLUSHED = Method(schedule="gpipe", policy="sync")
 
 
@@ -47,7 +48,7 @@ def _data() -> Data:
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        (perceptron, "tests.support.models.small:perceptron"),
+        (perceptron, PERCEPTRON),
         (
             functools.partial(perceptron, layers=4),
             "tests.support.models.small:perceptron(layers=4)",

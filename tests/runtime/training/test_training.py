@@ -12,6 +12,7 @@ from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.data import load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, same, train
 
