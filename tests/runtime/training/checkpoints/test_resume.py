@@ -1,22 +1,29 @@
 """A checkpoint with minibatches in flight goes on bit for bit, in workers that never saw them."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import ClusterSession, Deployment, RunOptions, export_weights
+from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
 from tests.support.models.forked import POLICIES, SHAPES, order, placements, samples
 from tests.support.training.against_reference import assert_resumes
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import placement_file, same, train
 
 MINIBATCHES = 12
 
@@ -129,3 +136,116 @@ def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path
         paths = assert_resumes(session, candidate, SGD, OPTIONS, (4,), tmp_path)
     saved = read_checkpoint(paths[4])["in_flight"][0]["stage"]
     assert any(value is not None for value in saved["gradients"])
+
+
+EVERY = 5
+
+
+@pytest.fixture
+def document(captured: CapturedModel) -> PlacementFile:
+    # Three stages, one of two replicas: the second writes no weights.
+    return placement_file(captured, 0, 1, 1, 2, method=Method(policy="stash"))
+
+
+@pytest.fixture(scope="module")
+def straight(captured: CapturedModel) -> PlacementFile:
+    return placement_file(captured, 0, 1, method=Method(policy="stash"))
+
+
+DATA = "tests.support.models.forked:as_data"
+
+
+def test_parts_resume_bit_for_bit(document: PlacementFile, tmp_path: Path) -> None:
+    """Behind a URL; damaged parts are in a folder."""
+    location = f"file://{tmp_path / 'shared'}"
+    options = {"checkpoint_every": EVERY, "data": DATA, "epochs": 1}
+    whole = train(document, out=tmp_path / "whole", **options)
+    options |= {"checkpoints": location, "out": tmp_path / "out"}
+    with killed_after_saving(2):
+        train(document, **options)
+    assert same(train(document, resume=True, **options).state_dict, whole.state_dict)
+    # One checkpoint is kept, and of replicas one has written weights.
+    (parts,) = [path for path in (tmp_path / "shared").iterdir() if path.is_dir()]
+    assert {path.name for path in parts.iterdir()} == {
+        "training.safetensors",
+        *(f"worker-{worker}.safetensors" for worker in range(4)),
+    }
+    sizes = [(parts / f"worker-{worker}.safetensors").stat().st_size for worker in (1, 2)]
+    assert sizes[1] < sizes[0]
+    # And other projects read what it was.
+    path = tmp_path / "model.safetensors"
+    export_weights(location, path)
+    assert same(load_file(path), whole.state_dict)
+    export_weights(tmp_path / "whole", path)
+    assert same(load_file(path), whole.state_dict)
+
+
+def test_what_cannot_be_written_leaves_the_last_checkpoint(
+    captured: CapturedModel,
+    straight: PlacementFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    location = tmp_path / "shared"
+    options = {"checkpoint_every": EVERY, "checkpoints": location, "data": DATA, "epochs": 1}
+    write_parts = ClusterSession.write_parts
+
+    def in_the_way(session: ClusterSession, deployment: Deployment, *where: str) -> None:
+        if where[1].startswith("2-"):
+            # Where worker 1 would write; worker 0 does write its part.
+            (location / where[1] / "worker-1.safetensors").mkdir(parents=True)
+        write_parts(session, deployment, *where)
+
+    monkeypatch.setattr(ClusterSession, "write_parts", in_the_way)
+    with pytest.raises(StorageFailure, match=r"shared/2-\w+/worker-1.safetensors: cannot be read"):
+        train(straight, out=tmp_path / "out", **options)
+    monkeypatch.undo()
+    (orphan,) = location.glob("2-*")
+    export_weights(location, tmp_path / "kept.safetensors")
+    kept = load_file(tmp_path / "kept.safetensors")
+    assert kept.keys() == captured.state.keys()
+    assert all(torch.isfinite(value).all() for value in kept.values())
+    train(straight, out=tmp_path / "out", resume=True, **options)
+    assert not orphan.exists(), "what is no part of the checkpoint is removed"
+
+
+def test_a_place_belongs_to_one_run(straight: PlacementFile, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "one")
+    with pytest.raises(InvalidInput, match="shared holds the checkpoint of another run; resume"):
+        train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "other")
+    with pytest.raises(InvalidInput, match=r"checkpoints = .*shared'; it cannot be resumed with"):
+        train(straight, data=DATA, epochs=1, resume=True, out=tmp_path / "one")
+    with pytest.raises(InvalidInput, match="nosuch://x: fsspec cannot open this"):
+        train(straight, data=DATA, epochs=1, checkpoints="nosuch://x", out=tmp_path / "third")
+
+
+def test_damaged_parts_are_told(straight: PlacementFile, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "one")
+    for file in ("1-*/worker-0.safe", "1-*/training.safe", "checkpoint.json"):
+        (damaged,) = shared.glob(f"{file}*")
+        whole = damaged.read_bytes()
+        for damage in (lambda path: os.truncate(path, path.stat().st_size - 40), Path.unlink):
+            damage(damaged)
+            with pytest.raises(InvalidFile, match="shared"):
+                export_weights(shared, tmp_path / "model.safetensors")
+        damaged.write_bytes(whole)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_storage_of_objects(tmp_path: Path) -> None:
+    """What fsspec keeps in memory has neither files nor folders."""
+    storage = storage_at("memory://bucket/run")
+    path = tmp_path / "file"
+    path.write_text("content")
+    assert not storage.exists("1/part")
+    storage.put(path, "1/part")
+    assert storage.exists("1/part")
+    assert storage.folders() == ["1"]
+    assert storage.get("1/part", tmp_path).read_text() == "content"
+    storage.remove_folder("1")
+    assert not storage.exists("1/part")
+    storage.remove_folder("1")
+    with pytest.raises(StorageFailure, match="memory://bucket/run/1/part: cannot be read"):
+        storage.get("1/part", tmp_path)
