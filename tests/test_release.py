@@ -1,4 +1,4 @@
-"""What has to agree when a version is released."""
+"""What has to agree when a version is released, and what ``from drlpp import ...`` gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning in one call: budgets are kept, Ctrl-C ends it, and agents go on from their files."""
+"""Learning in one call: budgets, Ctrl-C, agents that go on from their files; the guided agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent of a user's own: any object that proposes and is told, or an algorithm of SB3."""
+"""Agents of a user's own: objects, algorithms of SB3, and files with hyperparameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``drlpp learn --data``: what the agent found races on a user's data."""
+"""``drlpp learn``: what its agent may choose, races with ``--data``, and what is exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step measures one placement, and nothing invalid reaches the measurer."""
+"""One step measures one placement, live ones too, and nothing invalid reaches the measurer."""
 
 import math
 import types

@@ -1,4 +1,4 @@
-"""What torch's runtime makes of a bundle, without drlpp, against the reference executor."""
+"""What torch makes of a bundle and of its schedule, against the reference executor."""
 
 import json
 import re

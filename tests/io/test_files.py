@@ -1,4 +1,4 @@
-"""Files are read as they were written, or refused in one line; a full disk is told."""
+"""Files are read as they were written, or refused in one line that a terminal may show."""
 
 from __future__ import annotations
 

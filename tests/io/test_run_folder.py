@@ -1,4 +1,4 @@
-"""A folder belongs to one run, and two processes never write into it."""
+"""A folder belongs to one run, no two processes write into it; lines in place of a progress bar."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""Models that are objects of a program: tasks, modules in them, factories of every kind."""
+"""Models by name and as objects: factories, tasks, modules, and what is said where one fails."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Placements that can be run, and the plan of one, which is built once."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""The planners without a formula, and what holds for all."""
+"""The planners without a formula, what holds for all, and what searches minimise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for the schedules of every kind on every pipeline."""
+"""What must hold for the schedules of every kind on every pipeline, and what lowering adds."""
 
 from __future__ import annotations
 

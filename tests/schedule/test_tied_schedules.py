@@ -1,4 +1,4 @@
-"""Copies of shared weights: what a schedule does to keep them the same, and when."""
+"""Copies of shared weights, and cuts: what a schedule does, and that nothing is lost or doubled."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Messages and sums of gradients on links, each against an example worked out by hand."""
+"""Messages, sums of gradients and ties on links, each against an example worked out by hand."""
 
 from __future__ import annotations
 

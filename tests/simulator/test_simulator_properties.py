@@ -1,4 +1,4 @@
-"""What holds for every placement that is played."""
+"""What holds for every placement that is played, and for the period that it repeats for ever."""
 
 from __future__ import annotations
 

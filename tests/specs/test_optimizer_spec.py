@@ -1,4 +1,4 @@
-"""Optimizers by name: what is accepted, what is refused, and in which words."""
+"""Optimizers by name, Muon, groups of parameters: what is accepted, and what is refused."""
 
 import inspect
 import subprocess

@@ -1,4 +1,4 @@
-"""The agent learns, is deterministic, and behaves as stable-baselines3's users expect."""
+"""The agent learns, is deterministic, and is rewarded as the paper says."""
 
 import math
 from collections import Counter

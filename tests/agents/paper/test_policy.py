@@ -1,4 +1,4 @@
-"""The policy samples what it can replay, learns with every weight, and has the paper's sizes."""
+"""Encoder, partitioner and scheduler are the paper's, and the policy replays what it samples."""
 
 import itertools
 from collections.abc import Callable

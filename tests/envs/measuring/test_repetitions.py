@@ -1,4 +1,4 @@
-"""Placements take turns, count with the median of their runs, and are cut short where slow."""
+"""Placements are measured in turns with others, once, in a file that survives a kill."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Workers that expect other messages than they get say so before the first minibatch."""
+"""Workers that expect other messages say so first; a broken connection is no fault of the model."""
 
 import pickle
 import threading

@@ -1,4 +1,4 @@
-"""Emulated links: messages and sums take as long as on them, and nothing is computed otherwise."""
+"""Links: messages are timed one way at a time, and emulated ones take as long as they should."""
 
 import time
 from collections.abc import Iterator

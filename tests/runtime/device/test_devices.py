@@ -1,4 +1,4 @@
-"""What a worker computes on, and what follows from it; GPUs are stood in for."""
+"""What a worker computes on, and whose an error is; GPUs are stood in for."""
 
 import os
 import pickle

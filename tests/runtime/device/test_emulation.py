@@ -1,4 +1,4 @@
-"""How an emulated accelerator rests, on a clock of the test's own."""
+"""How an emulated accelerator rests, and moments of a device that works behind the process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Stages that are loaded for a GPU make nothing on the processor; torch's fake tensors tell."""
+"""Stages for a GPU make nothing on the processor; recurrent layers draw torch's numbers."""
 
 import pickle
 from typing import Any

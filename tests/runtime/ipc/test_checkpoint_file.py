@@ -1,4 +1,4 @@
-"""Trees of tensors come back as they were, and whatever else is in a file is told."""
+"""Trees of tensors come back as they were; a session is reached from this machine alone."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What loaders may give, what of it is refused, and that little of it is kept."""
+"""What loaders may give, what is refused, how little is kept, what they are told."""
 
 import time
 from collections.abc import Iterator

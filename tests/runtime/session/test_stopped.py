@@ -1,4 +1,4 @@
-"""Processes that are stopped, by Ctrl-Z or by whoever may, and continued or not."""
+"""Processes that are stopped and continued or not; the fork server that is killed or stopped."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a group of workers makes of hosts that say nothing."""
+"""What a group of workers makes of silent hosts, and the cluster that its hosts are."""
 
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe

@@ -1,4 +1,4 @@
-"""An evaluation that fails loses no epoch: what was trained is kept, and evaluated on resuming."""
+"""Evaluated epochs: none is lost by a failure, the best one counts, divergence ends them."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Training with a placement: it learns, resumes exactly, and gives back the user's own weights."""
+"""Training with a placement: it learns, resumes exactly, gives back weights, and logs."""
 
 from pathlib import Path
 

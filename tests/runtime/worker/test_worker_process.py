@@ -1,4 +1,4 @@
-"""What a worker does whose session has lost a file, or whose memory a command does not fit into."""
+"""A worker whose session has lost a file, whose memory is short, or whose model raises."""
 
 import pickle
 import subprocess

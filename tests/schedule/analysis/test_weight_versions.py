@@ -1,4 +1,4 @@
-"""Which weights a part meets: the papers' formulas on straight pipelines, and what always holds."""
+"""Weights that a part meets, by the papers' formulas, and the line before asynchronous training."""
 
 from __future__ import annotations
 

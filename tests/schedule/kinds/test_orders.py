@@ -1,4 +1,4 @@
-"""The orders of 1F1B, 1F1B with a flush, GPipe and evaluation: the papers' figures."""
+"""Orders of every kind of schedule: the papers' figures, bubbles and memory, and torch's ZB-V."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint with minibatches in flight goes on bit for bit, in workers that never saw them."""
+"""A checkpoint goes on bit for bit in workers that never saw it, also one in parts."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is refused as a checkpoint of a training."""
+"""What is refused as a checkpoint of a training, and a disk that is full at one."""
 
 import errno
 import resource
