@@ -1,4 +1,4 @@
-"""Methods as users ask for them."""
+"""Methods as users ask for them; depths of links and recomputation: one value or a list."""
 
 from __future__ import annotations
 
