@@ -104,7 +104,7 @@ def fails_backward() -> tuple[nn.Module, Tensor]:
 
 def test_an_error_ends_the_measurement() -> None:
     """The second of three stages fails, and the others wait for what it will never send."""
-    reference = ModelReference.named("tests.runtime.worker.test_model_errors:fails_backward")
+    reference = ModelReference.named(f"{__name__}:fails_backward")
     # Capturing would refuse it already.
     captured = capture(reference, check=False)
     method = Method(schedule="gpipe", policy="sync", microbatches=4, recompute=True)
