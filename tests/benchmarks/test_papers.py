@@ -5,12 +5,7 @@ import math
 import pytest
 
 from benchmarks.deep_models import DigitsCNN
-from benchmarks.papers import (
-    drl_pp,
-    pipemare,
-    pipeoptim,
-    pipeoptim_memory,
-)
+from benchmarks.papers import drl_pp, pipemare, pipeoptim, pipeoptim_memory
 from benchmarks.papers.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
 from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method

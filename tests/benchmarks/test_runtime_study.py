@@ -3,12 +3,7 @@
 import pytest
 
 from benchmarks.models import MODELS, SMALL_MODELS, placement_of, reference
-from benchmarks.runtime import (
-    DEEPER,
-    PIPEOPTIM,
-    STUDY,
-    VANILLA,
-)
+from benchmarks.runtime import DEEPER, PIPEOPTIM, STUDY, VANILLA
 from drlpp.capturing.capture import capture
 from drlpp.torch_versions import older_than
 

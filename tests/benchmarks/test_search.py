@@ -6,9 +6,7 @@ import pytest
 
 from benchmarks.search import STUDY
 from benchmarks.search.graphs import NAMES, graph_of
-from benchmarks.search.tables import (
-    plans_table,
-)
+from benchmarks.search.tables import plans_table
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,12 +11,7 @@ from drlpp.io.documents import read_document
 from drlpp.specs.cluster import Cluster
 from tests.support.models.counting import counts
 from tests.support.programs import shell
-from tests.support.programs.ray_clusters import (
-    PATIENT,
-    RayCluster,
-    patience,
-    ray_cluster,
-)
+from tests.support.programs.ray_clusters import PATIENT, RayCluster, patience, ray_cluster
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -11,12 +11,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.strategies.graphs import (
-    chain_of,
-    cluster_of,
-    graph_of,
-    profile_of,
-)
+from tests.support.strategies.graphs import chain_of, cluster_of, graph_of, profile_of
 
 _, PROFILE = chain_of(seconds=[6, 3, 3], parameter_bytes=[4, 10, 20], output_bytes=[5, 7, 1])
 

@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile, RunFactors
-from drlpp.costs.short_runs import (
-    MOST,
-    USUAL_SPREAD,
-    short_placements,
-    with_short_runs,
-)
+from drlpp.costs.short_runs import MOST, USUAL_SPREAD, short_placements, with_short_runs
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement

@@ -21,13 +21,7 @@ from benchmarks.learning.study import (
     spec_of,
 )
 from benchmarks.learning.tasks import TASKS
-from benchmarks.learning.to_loss import (
-    DIVIDED,
-    METHODS,
-    PLAIN,
-    method_of,
-    optimizer_of,
-)
+from benchmarks.learning.to_loss import DIVIDED, METHODS, PLAIN, method_of, optimizer_of
 from benchmarks.learning.to_loss import STUDY as TO_LOSS
 from drlpp.capturing.capture import capture
 from drlpp.schedule.analysis.weight_versions import stage_delays

@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search.best_cuts import (
-    best_cuts,
-    narrow_order,
-    taken_by_kind,
-    taken_in_turns,
-)
+from drlpp.planners.search.best_cuts import best_cuts, narrow_order, taken_by_kind, taken_in_turns
 from drlpp.planners.search.moves import random_order, random_placement
 from drlpp.specs.cluster import local_cluster
 from tests.support.strategies.problems import check_placement, problems

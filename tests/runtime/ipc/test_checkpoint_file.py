@@ -21,12 +21,7 @@ from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.ipc.channel import join_store, open_store
-from drlpp.runtime.ipc.tensor_file import (
-    in_memory,
-    read_checkpoint,
-    write_checkpoint,
-    write_tree,
-)
+from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_checkpoint, write_tree
 from drlpp.runtime.ipc.time_limits import time_limits_of
 from tests.endurance.faults.strangers import listening_ports
 from tests.support.training.pipelines import in_a_row

@@ -26,11 +26,7 @@ from torch.utils.data import (
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, InvalidInput
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import (
-    PipelineTrainer,
-    ProgressReport,
-    TrainerCallbacks,
-)
+from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.loading.loaders import Unpacker, generators_of, iterate
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer

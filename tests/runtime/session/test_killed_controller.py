@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.runtime.ipc import session_folder
-from drlpp.runtime.ipc.session_folder import (
-    SessionFolder,
-    remove_abandoned,
-)
+from drlpp.runtime.ipc.session_folder import SessionFolder, remove_abandoned
 from tests.support.processes import descendants, temporary_files_in, wait_until_gone, workers_of
 
 ROOT = Path(__file__).parents[3]

@@ -16,11 +16,7 @@ from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.protocol import Load, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import worker_group
-from drlpp.runtime.session.profiling import (
-    crowded_machine,
-    ends_to_measure,
-    session_cluster,
-)
+from drlpp.runtime.session.profiling import crowded_machine, ends_to_measure, session_cluster
 from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.cluster import DeviceChoice, Link
 

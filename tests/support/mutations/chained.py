@@ -10,10 +10,7 @@ from tests.support.models.chain import Lateness, Rule, Use, by_the_rule
 from tests.support.mutations.mutation import Comparison
 from tests.support.mutations.trained import MOMENTUM, RATE, Subject, Trained
 from tests.support.training.pipelines import random_order
-from tests.support.training.plain_steps import (
-    Step,
-    with_momentum,
-)
+from tests.support.training.plain_steps import Step, with_momentum
 
 MINIBATCHES, CLIP_NORM = 8, 0.3
 SUBJECT = Subject(

@@ -17,13 +17,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.runtime import (
-    ClusterSession,
-    Minibatches,
-    PipelineTrainer,
-    RunOptions,
-    TrainerCallbacks,
-)
+from drlpp.runtime import ClusterSession, Minibatches, PipelineTrainer, RunOptions, TrainerCallbacks
 from drlpp.runtime.reference.reference import ReferenceResult
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

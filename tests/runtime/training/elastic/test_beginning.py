@@ -9,10 +9,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, NothingFits
 from drlpp.planners.replanning import Elastic
 from tests.support.losable_hosts import FailingHost, LosableHosts
-from tests.support.training.elastic_trainings import (
-    assert_each_sample_once_an_epoch,
-    fit,
-)
+from tests.support.training.elastic_trainings import assert_each_sample_once_an_epoch, fit
 from tests.support.training.strikes import Strikes, changes_in
 
 
