@@ -49,11 +49,7 @@ def test_rows_come_back_from_a_table_as_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("a,live,0,,fast,,[]", "line 3"),
-        ("a,live,0,,1.0,,[true,{}]", "line 3"),
-    ],
+    ("line", "words"), [("a,live,0,,fast,,[]", "line 3"), ("a,live,0,,1.0,,[true,{}]", "line 3")]
 )
 def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str, words: str) -> None:
     path = tmp_path / "seen.csv"

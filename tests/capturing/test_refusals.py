@@ -165,10 +165,7 @@ double.register_fake(torch.empty_like)
         # Random numbers that are not torch's.
         (doing(lambda _, x: x.relu() if random.random() < 0.5 else x), "from random,|torch.rand"),
         (doing(lambda _, x: x * numpy.random.rand()), "from numpy.random,|torch.rand"),
-        (
-            doing(lambda layer, x: x * layer.draws.random()),
-            "run twice|other random numbers",
-        ),
+        (doing(lambda layer, x: x * layer.draws.random()), "run twice|other random numbers"),
         (with_loss(lambda o, t: F.mse_loss(o, t) * random.random()), "loss of|from random,"),
         # What torch.export would drop.
         (doing(keeps), "attribute state|register_buffer"),

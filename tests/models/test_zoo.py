@@ -181,13 +181,7 @@ def test_a_residual_lstm_layer_is_kim_s_equations() -> None:
 # Others are made of the same layers.
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.slow if name != "resnet50" else (),
-        )
-        for name in NAMES
-    ],
+    [pytest.param(name, marks=pytest.mark.slow if name != "resnet50" else ()) for name in NAMES],
 )
 def test_weights_of_torchvision_give_the_same_logits(name: str) -> None:
     kept = json.loads(KEPT.read_text())["models"][name]

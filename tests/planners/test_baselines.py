@@ -40,10 +40,7 @@ def test_an_even_split_is_over_the_fastest() -> None:
     _, profile = chain_of(
         seconds=[1.0, 2.0, 3.0, 1.0], parameter_bytes=[0] * 4, output_bytes=[1] * 4
     )
-    hosts = (
-        Host(name="slow", accelerators=1, speed=0.5),
-        Host(name="fast", accelerators=3),
-    )
+    hosts = (Host(name="slow", accelerators=1, speed=0.5), Host(name="fast", accelerators=3))
     link = cluster_of(1).within_host
     cluster = Cluster(hosts=hosts, within_host=link, between_hosts=link)
     split = even_split(PlanningProblem(Workload.of(profile), cluster), 2)
@@ -117,12 +114,7 @@ def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
     problem = replace(problem, workload=Workload.of(profile, method))
     space = Space(method, frozenset())
     found = best_plan(problem, space, "gpipe")
-    assert [stage.operators for stage in found.placement.stages] == [
-        (0, 1),
-        (2, 3),
-        (4, 5),
-        (6, 7),
-    ]
+    assert [stage.operators for stage in found.placement.stages] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert [stage.accelerators for stage in found.placement.stages] == [(0,), (1,), (1,), (0,)]
     found.placement.validate_for(graph, 2)
     assert problem.predict(found.placement).seconds_per_minibatch == pytest.approx(4)

@@ -233,11 +233,7 @@ def test_branches_side_by_side_fit_where_a_row_would_not() -> None:
     [
         (wide(40), cluster_of(4), "wide has too many sets of operators"),
         (wide(12), cluster_of(400), "for exact to look at all stages on 400"),
-        (
-            wide(2),
-            cluster_of(2).with_speeds([1.0, 0.5]),
-            "of one speed, and these differ",
-        ),
+        (wide(2), cluster_of(2).with_speeds([1.0, 0.5]), "of one speed, and these differ"),
     ],
 )
 def test_what_it_does_not_look_at_is_refused(

@@ -249,11 +249,7 @@ def test_the_optimum_of_its_formula_within_the_memory(
     ],
 )
 def test_irregular_clusters_are_one_level_of_the_slowest(hosts: list[Host]) -> None:
-    cluster = Cluster(
-        hosts=tuple(hosts),
-        within_host=link(1e9),
-        between_hosts=link(8.0),
-    )
+    cluster = Cluster(hosts=tuple(hosts), within_host=link(1e9), between_hosts=link(8.0))
     # What computes is replicated and what has weights is not, as of VGG-16 in the paper's table 1.
     _, profile = chain_of(
         seconds=[3, 3, 3, 3], parameter_bytes=[1, 1, 1, 90], output_bytes=[8, 4, 1, 1]

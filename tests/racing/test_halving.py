@@ -185,9 +185,7 @@ RACE = race_of(
         Contender(found_by=PLAIN, method=Method(), threads=1),
         Contender(found_by="even split", placement=TWO, method=Method()),
         Contender(
-            found_by="even split",
-            placement=TWO,
-            method=choose_method("stash", {"microbatches": 2}),
+            found_by="even split", placement=TWO, method=choose_method("stash", {"microbatches": 2})
         ),
     ),
     rates=(0.01,),

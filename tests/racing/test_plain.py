@@ -175,10 +175,7 @@ def test_in_a_race_it_trains_as_an_ordinary_loop(
     module = without_dropout().module
     biases = [w for name, w in module.named_parameters() if name.endswith("bias")]
     others = [w for name, w in module.named_parameters() if not name.endswith("bias")]
-    optimizers = [
-        torch.optim.Adam(others, lr=0.01),
-        torch.optim.SGD(biases, lr=0.02, momentum=0.9),
-    ]
+    optimizers = [torch.optim.Adam(others, lr=0.01), torch.optim.SGD(biases, lr=0.02, momentum=0.9)]
     source = data()
     minibatches = [*source.minibatches_here(1, 0), *source.minibatches_here(2, 0)][:15]
     for (inputs,), targets in minibatches:

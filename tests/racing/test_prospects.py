@@ -105,10 +105,7 @@ def test_learning_rates_are_shared_by_what_is_as_late(grounds: Grounds) -> None:
     ],
 )
 def test_the_least_product_of_seconds_and_samples_decides(
-    grounds: Grounds,
-    monkeypatch: pytest.MonkeyPatch,
-    seconds: dict[int, float],
-    best: int | None,
+    grounds: Grounds, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], best: int | None
 ) -> None:
     """What is not there is too large, and so are two stages."""
 

@@ -86,7 +86,7 @@ def test_below_three_percent_the_simplest_is_named() -> None:
     assert second.startswith("use plain PyTorch")
     assert others == [
         "not shown to be slower than any other, the simplest first: plain PyTorch (2 threads); "
-        "guided (1-1); guided (1-1-1)",
+        "guided (1-1); guided (1-1-1)"
     ]
 
 

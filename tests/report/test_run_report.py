@@ -119,11 +119,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     page = Page(write_report(run))
-    assert page.headings == [
-        "The race",
-        "The search",
-        "Machine, versions, settings",
-    ]
+    assert page.headings == ["The race", "The search", "Machine, versions, settings"]
     assert page.lines[1].startswith("guided (1-1) trains a minibatch 2.0"), "the gain comes first"
     assert [tag for tag, _ in page.tags].count("svg") == len(page.charts) == 2
     assert page.charts[0] == (

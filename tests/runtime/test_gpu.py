@@ -120,8 +120,7 @@ OPTIONS: list[dict[str, int]] = [
     ("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.float32, 1e-2)], ids=["double", "float"]
 )
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [*product(LAYERS, OPTIONS), ("lstm", {"proj_size": 3, "num_layers": 2})],
+    ("kind", "options"), [*product(LAYERS, OPTIONS), ("lstm", {"proj_size": 3, "num_layers": 2})]
 )
 def test_recurrent_layers_see_weights_that_were_changed_in_place(
     kind: str, options: dict[str, int], dtype: torch.dtype, tolerance: float

@@ -79,11 +79,7 @@ def test_a_worker_with_both_stages_hands_over_without_a_message() -> None:
 @pytest.mark.parametrize(
     ("policy", "forward", "backward"),
     # Minibatch 8 meets version 6 in its forward on the first stage, and version 8 is updated by it.
-    [
-        ("pipeoptim", (2, 2), (0, 2)),
-        ("spectrain", (2, 2), (0, 2)),
-        ("stash", (0, 0), (0, 0)),
-    ],
+    [("pipeoptim", (2, 2), (0, 2)), ("spectrain", (2, 2), (0, 2)), ("stash", (0, 0), (0, 0))],
 )
 def test_predictions_look_ahead_to_the_update_on_every_stage(
     policy: str, forward: tuple[int, int], backward: tuple[int, int]
@@ -179,10 +175,7 @@ def _check_messages(actions: dict[int, tuple[Action, ...]], pipeline: Pipeline) 
 def test_an_order_in_which_copies_would_differ_is_refused() -> None:
     """A stage that runs ahead of the root has not contributed to what it is to meet."""
     pipeline = tied(1, 1)
-    actions = {
-        0: parse_actions("F0 B0 U1 F1 B1 U2"),
-        1: parse_actions("F0 F1 B0 U1 B1 U2"),
-    }
+    actions = {0: parse_actions("F0 B0 U1 F1 B1 U2"), 1: parse_actions("F0 F1 B0 U1 B1 U2")}
     ties = ties_of(pipeline, (1, 2), (1, 1))
     assert ties[0].root == 1
     wrong = (replace(ties[0], root=0),)

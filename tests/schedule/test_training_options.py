@@ -60,11 +60,7 @@ REFUSALS: list[tuple[str | None, dict[str, object], str]] = [
     (None, {"schedule": "1F1B"}, "schedule '1F1B' is unknown"),
     ("nothing", {}, "policy 'nothing' is unknown"),
     ("stash", {"correction_decay": 0.1}, "belong to policy pipemare"),
-    (
-        "pipemare",
-        {"correction_decay": 0},
-        "annealing.*without them it is vanilla",
-    ),
+    ("pipemare", {"correction_decay": 0}, "annealing.*without them it is vanilla"),
     ("stash", {"accumulate": 0}, "field 'accumulate'"),
     ("sync", {"schedule": "1f1b-flush", "in_flight_per_link": 1}, "meaning on it; use 1f1b"),
     ("stash", {"policy": "vanilla"}, "use --policy"),
@@ -158,10 +154,7 @@ def test_equal_values_are_one_value(pipeline: Pipeline, per_link: int, recompute
     # Below the method lists are as they are given.
     assert pipeline.in_flight((per_link,) * (stages - 1)) == pipeline.in_flight(per_link)
     listed = build_schedule(
-        pipeline,
-        6,
-        in_flight_per_link=(per_link,) * (stages - 1),
-        recompute=(recompute,) * stages,
+        pipeline, 6, in_flight_per_link=(per_link,) * (stages - 1), recompute=(recompute,) * stages
     )
     assert listed == build_schedule(pipeline, 6, in_flight_per_link=per_link, recompute=recompute)
 
@@ -198,11 +191,7 @@ def test_the_stages_recompute_that_are_to(kind: str) -> None:
     ("options", "stages", "message"),
     [
         ({"in_flight_per_link": (1, 0)}, 2, "has 2 values, .* has 2 stages: give one value$"),
-        (
-            {"in_flight_per_link": (1, 0)},
-            4,
-            "has 4 stages: .*, or 3, one for each link",
-        ),
+        ({"in_flight_per_link": (1, 0)}, 4, "has 4 stages: .*, or 3, one for each link"),
         ({"recompute": (True, False)}, 3, "recompute has 2 values, .* or 3, one for each stage"),
     ],
 )

@@ -124,10 +124,7 @@ def test_buckets_are_summed_one_after_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "replicas", "output_bytes", "parameter_bytes", "per_link"),
-    [
-        ((12, 6), (2, 1), 6, 2, 0),
-        ((12, 12, 6), (1, 2, 2), 4, 2, 0),
-    ],
+    [((12, 6), (2, 1), 6, 2, 0), ((12, 12, 6), (1, 2, 2), 4, 2, 0)],
 )
 def test_a_sum_leaves_before_what_its_backward_sends(
     seconds: tuple[float, ...],

@@ -116,12 +116,7 @@ ALIASES = {"lm_head.weight": "wte.weight"}
 def test_the_first_group_that_matches_any_of_its_names_has_a_parameter() -> None:
     spec = settled(SPEC, NAMES, ALIASES)
     found = {group.names: group for group in divided(spec, NAMES)}
-    assert [*found] == [
-        ("h.0.bias", "h.norm.weight"),
-        ("wte.weight",),
-        ("h.0.weight",),
-        ("scale",),
-    ]
+    assert [*found] == [("h.0.bias", "h.norm.weight"), ("wte.weight",), ("h.0.weight",), ("scale",)]
     decay = [group.optimizer.complete.get("weight_decay") for group in found.values()]
     assert decay == [0, 0.1, 0, 0.1]
     assert [group.rate for group in found.values()] == [0.001, 1e-4, 0.02, 0.001]
@@ -168,10 +163,7 @@ def test_what_a_file_says_is_read_again_and_absent_groups_are_not_written() -> N
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        (
-            [ParameterGroup.parse("*.biases", lr=1)],
-            r"'\*.biases' .* no trained .* h.0.bias",
-        ),
+        ([ParameterGroup.parse("*.biases", lr=1)], r"'\*.biases' .* no trained .* h.0.bias"),
         (
             [ParameterGroup.parse("*", lr=1), ParameterGroup.parse("h.0.wait", lr=1)],
             "'h.0.wait' of a parameter group matches no",

@@ -107,12 +107,7 @@ def every_document() -> dict[str, Document]:
             settings={"seed": 0, "model": {"layers": [1, 2.0]}},
             started_as="drlpp train placement.json",
         ),
-        Comparison(
-            model="made up",
-            minibatches=30,
-            contenders=(contender,),
-            rivals=(contender,),
-        ),
+        Comparison(model="made up", minibatches=30, contenders=(contender,), rivals=(contender,)),
         SearchFile(
             placements=8,
             seconds=20.0,
@@ -147,10 +142,7 @@ def _race(contender: Contender) -> TrainingRace:
         optimizer="adam",
         minibatches=10,
         every=5,
-        candidates=(
-            Contender(found_by=PLAIN, method=Method(), threads=2),
-            contender,
-        ),
+        candidates=(Contender(found_by=PLAIN, method=Method(), threads=2), contender),
         target_loss=1.0,
         limit_seconds=9.0,
         rates=(0.1,),

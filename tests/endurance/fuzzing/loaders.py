@@ -109,17 +109,13 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
             written("placement.json", of(document)),
         ),
         "cluster": Loader(
-            lambda path: read_document(path, Cluster),
-            ".yaml",
-            written("cluster.yaml", of(cluster)),
+            lambda path: read_document(path, Cluster), ".yaml", written("cluster.yaml", of(cluster))
         ),
         "graph": Loader(read_any_document, ".json", written("graph.json", of(captured.graph))),
         "profile": Loader(lambda path: read_document(path, Profile), ".json", profile),
         "costs": Loader(read_profile, ".csv", b"name,forward_ms,backward_ms\nbody,3,6\nhead,1,2\n"),
         "run": Loader(
-            lambda path: read_document(path, RunRecord),
-            ".json",
-            written("run.json", of(record)),
+            lambda path: read_document(path, RunRecord), ".json", written("run.json", of(record))
         ),
         "measurements": Loader(
             lambda path: list(read_measurements(path)[1]),

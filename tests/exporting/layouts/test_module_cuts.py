@@ -20,10 +20,7 @@ from tests.support.models.zoo.tiny_models import tiny
 
 @pytest.mark.parametrize(
     ("model", "layer", "count"),
-    [
-        (tiny("gpt2", layers=4), r"blocks\.\d+", 4),
-        (translating(layers=3), r"(en|de)coder\.\d+", 6),
-    ],
+    [(tiny("gpt2", layers=4), r"blocks\.\d+", 4), (translating(layers=3), r"(en|de)coder\.\d+", 6)],
 )
 def test_layers_of_a_model_are_its_blocks(model: Model, layer: str, count: int) -> None:
     graph = capture(model).graph

@@ -213,9 +213,7 @@ def test_a_search_may_begin_with_two_stages_on_every_accelerator() -> None:
     method = FLUSHING.model_copy(update={"schedule": "zb-v"})
     profile = generate("layered", 9, 3)
     given = PlanningProblem(
-        Workload.of(profile, method),
-        local_cluster(3, SLOW),
-        memory=MemoryModel(method),
+        Workload.of(profile, method), local_cluster(3, SLOW), memory=MemoryModel(method)
     )
     fixed = Space(method, frozenset())
     found = best_plan(given, fixed, limits=SHORT)

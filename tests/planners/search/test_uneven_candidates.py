@@ -44,10 +44,7 @@ def chain_problem(
         between_hosts=Link(bandwidth_bytes_per_second=1e6, latency_seconds=latency),
     )
     return PlanningProblem(
-        workload.with_method(method),
-        cluster,
-        replicate=False,
-        memory=MemoryModel(method),
+        workload.with_method(method), cluster, replicate=False, memory=MemoryModel(method)
     )
 
 

@@ -306,10 +306,7 @@ ERRORS: list[tuple[Exception, type[Exception]]] = [
     (_of_cuda("cudaErrorMemoryAllocation", "out of memory"), OutOfMemory),
     (MemoryError(), OutOfMemory),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU …"), OutOfMemory),
-    (
-        RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: …"),
-        OutOfMemory,
-    ),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: …"), OutOfMemory),
     (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED in `cublasCreate(handle)`"), OutOfMemory),
     (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), OutOfMemory),
     (_of_nccl("ncclInvalidUsage: This usually reflects invalid usage of NCCL."), ModelError),

@@ -103,20 +103,13 @@ def test_workers_of_several_hosts_train_to_the_references_weights(
     assert session.host_of[0] == session.host_of[1] != session.host_of[2] == session.host_of[3]
     weights = _train(session, placement)
     expected = run_reference(
-        captured,
-        placement,
-        Minibatches(*samples(), order(12)),
-        12,
-        method=PIPEOPTIM,
-        optimizer=SGD,
+        captured, placement, Minibatches(*samples(), order(12)), 12, method=PIPEOPTIM, optimizer=SGD
     )
     assert largest_difference(weights, expected.state) < 1e-9
 
 
 def test_workers_of_several_hosts_get_the_same_minibatches(
-    captured: CapturedModel,
-    session: ClusterSession,
-    monkeypatch: pytest.MonkeyPatch,
+    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file for every minibatch, and the other host removes all of them."""
     monkeypatch.setattr(
@@ -260,10 +253,7 @@ def test_the_notebooks_cells_run_one_after_the_other_and_a_killed_kernel_leaves_
         cell.replace('cluster="auto"', 'cluster="auto", time_limits=PATIENT') for cell in cells()
     ]
     errors = tmp_path / "errors"
-    with (
-        errors.open("w") as said,
-        program(cluster, KERNEL, str(tmp_path), stderr=said) as kernel,
-    ):
+    with errors.open("w") as said, program(cluster, KERNEL, str(tmp_path), stderr=said) as kernel:
         assert kernel.stdin is not None
         assert kernel.stdout is not None
         kernel.stdin.write(json.dumps(patient))

@@ -27,11 +27,7 @@ from tests.endurance.faults.strangers import listening_ports
 from tests.support.training.pipelines import in_a_row
 
 PLAIN = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False),
-    st.text(),
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text()
 )
 KEYS = st.recursive(PLAIN, lambda inner: st.tuples(inner, inner), max_leaves=4)
 DTYPES = st.sampled_from(

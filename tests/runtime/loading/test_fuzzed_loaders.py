@@ -7,16 +7,7 @@ import pytest
 from tests.endurance.fuzzing.damage import HOSTILE
 from tests.endurance.fuzzing.loaders import Loader, complaint_about, loaders, read_damaged
 
-NAMES = (
-    "placement",
-    "cluster",
-    "graph",
-    "profile",
-    "run",
-    "measurements",
-    "checkpoint",
-    "costs",
-)
+NAMES = ("placement", "cluster", "graph", "profile", "run", "measurements", "checkpoint", "costs")
 
 
 @pytest.fixture(scope="module")

@@ -351,9 +351,7 @@ def test_generators_are_found_once_wherever_they_are() -> None:
     assert loader.generator in generators_of(loader)
 
 
-def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waiting_for_a_minibatch_is_no_part_of_its_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data take 5 s, a forward 2 s."""
     now = 0.0
 

@@ -94,12 +94,7 @@ def test_groups_equal_the_reference(
     candidate = Candidate(placements(captured)[shape], METHODS[method])
     options = RunOptions(order(MINIBATCHES), rates=RATES)
     found = train_twice(
-        session,
-        candidate,
-        OPTIMIZERS[optimizer],
-        MINIBATCHES,
-        Minibatches(*samples()),
-        options,
+        session, candidate, OPTIMIZERS[optimizer], MINIBATCHES, Minibatches(*samples()), options
     )
     assert found.difference < 1e-9
     assert largest_difference(found.state, captured.state) > 1e-3, "training changed nothing"

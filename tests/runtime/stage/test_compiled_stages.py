@@ -126,17 +126,7 @@ def _states(model: ModelReference, **options: object) -> Iterator[dict[str, Tens
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "name",
-    [
-        "alexnet",
-        "vgg16",
-        "resnet50",
-        "gpt2",
-        "residual_lstm",
-        "gnmt4",
-        "awd_lm",
-        "s2vt",
-    ],
+    "name", ["alexnet", "vgg16", "resnet50", "gpt2", "residual_lstm", "gnmt4", "awd_lm", "s2vt"]
 )
 def test_models_of_the_zoo_train_as_without(name: str) -> None:
     model = ModelReference.named("tests.runtime.stage.test_compiled_stages:in_double", name=name)

@@ -13,10 +13,7 @@ class Lion(torch.optim.Optimizer):
     """A third party's optimizer: the sign of an interpolated momentum (Chen et al., 2023)."""
 
     def __init__(
-        self,
-        params: Iterable[Tensor],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
+        self, params: Iterable[Tensor], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99)
     ) -> None:
         defaults: dict[str, Any] = {"lr": lr, "betas": betas}
         super().__init__(params, defaults)

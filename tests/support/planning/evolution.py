@@ -15,9 +15,7 @@ _STALE = 300
 
 
 def evolve(
-    problem: PlanningProblem,
-    evaluations: int,
-    evaluate: Callable[[Placement], float] | None = None,
+    problem: PlanningProblem, evaluations: int, evaluate: Callable[[Placement], float] | None = None
 ) -> dict[Placement, float]:
     """Return distinct placements with what they take, by the problem's rule by default.
 

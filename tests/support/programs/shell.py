@@ -38,11 +38,7 @@ class Finished(NamedTuple):
 def finish(program: Callable[[], None], name: str, *arguments: object) -> Finished:
     """Run the main function of a program."""
     out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(err),
-    ):
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", [name, *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
             program()

@@ -18,10 +18,7 @@ amounts = st.integers(0, 9).map(float)
 
 @st.composite
 def workloads(
-    draw: st.DrawFn,
-    max_operators: int = 6,
-    overheads: bool = True,
-    divided: bool = False,
+    draw: st.DrawFn, max_operators: int = 6, overheads: bool = True, divided: bool = False
 ) -> Workload:
     """Tensors may have any members, the loss among them; edges are a part of what they imply."""
     count = draw(st.integers(1, max_operators))

@@ -72,11 +72,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
     return Cluster(
         hosts=tuple(
-            Host(
-                name=f"host-{number}",
-                accelerators=size,
-                speed=draw(st.sampled_from([0.5, 1.0])),
-            )
+            Host(name=f"host-{number}", accelerators=size, speed=draw(st.sampled_from([0.5, 1.0])))
             for number, size in enumerate(sizes)
         ),
         within_host=draw(link),

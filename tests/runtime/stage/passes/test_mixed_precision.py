@@ -102,13 +102,7 @@ def _train_with_scaler(scale: float, together: int, clip_norm: float) -> tuple[n
     return module, skipped
 
 
-@pytest.mark.parametrize(
-    ("scale", "together", "clip_norm"),
-    [
-        (1024.0, 1, 0.5),
-        (2.0**16, 2, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("scale", "together", "clip_norm"), [(1024.0, 1, 0.5), (2.0**16, 2, 0.0)])
 def test_a_single_stage_equals_torchs_own_scaler(
     session: ClusterSession, scale: float, together: int, clip_norm: float
 ) -> None:

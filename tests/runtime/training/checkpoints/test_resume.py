@@ -80,9 +80,7 @@ OPTIONS = RunOptions(
 @pytest.mark.parametrize(
     ("method", "shape"),
     in_turns(
-        METHODS,
-        SHAPES[1:],
-        slow={*METHODS} - {"stash", "pipemare", "predicted-microbatches"},
+        METHODS, SHAPES[1:], slow={*METHODS} - {"stash", "pipemare", "predicted-microbatches"}
     ),
 )
 def test_resuming_at_any_minibatch_changes_no_bit(

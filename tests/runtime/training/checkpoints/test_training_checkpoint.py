@@ -35,10 +35,7 @@ def written(captured: CapturedModel, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"began": "first"},
-            r"not a checkpoint of drlpp train \(began: Input should be",
-        ),
+        ({"began": "first"}, r"not a checkpoint of drlpp train \(began: Input should be"),
         ({"began": 6}, "began at minibatch 6 and is at 5 of an epoch of 12"),
         ({"position": 12}, "is at 12 of an epoch of 12"),
         ({"evaluated": False}, "its last epoch is not evaluated, but it is not at the end of one"),
@@ -57,11 +54,7 @@ def written(captured: CapturedModel, tmp_path_factory: pytest.TempPathFactory) -
     ],
 )
 def test_another_content_is_refused(
-    captured: CapturedModel,
-    written: Path,
-    tmp_path: Path,
-    change: dict[str, Any],
-    message: str,
+    captured: CapturedModel, written: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     checked_checkpoint(written, read_checkpoint(written), captured.state, 12)
     path = tmp_path / "checkpoint.safetensors"
