@@ -21,7 +21,6 @@ from drlpp.cli.settings import (
     MeasuringSettings,
     MethodOptions,
     MethodSettings,
-    Minibatches,
     Model,
     ModelOptions,
     OptimizerSettings,
@@ -77,7 +76,7 @@ class Train:
     model_option: ModelOptions = field(default_factory=list)
     data: Data = "digits"
     epochs: int = option(5, "Number of epochs.", "N")
-    minibatches: Minibatches = None
+    minibatches: int | None = count(None, "Number of minibatches.", most=100_000)
     method: MethodSettings
     optimizer: OptimizerSettings
     lr_schedule: str | None = option(

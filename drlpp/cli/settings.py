@@ -81,7 +81,6 @@ OUT = shared("File or folder to write.", "PATH", "--out", "-o")
 CostProfile = Annotated[
     Path | None, shared("Costs of operators: a profile.json, or a table (.csv).", "FILE")
 ]
-Minibatches = Annotated[int | None, shared("Number of minibatches.", "N", min=1, max=100_000)]
 Data = Annotated[
     str | None,
     shared(
@@ -112,14 +111,6 @@ Speeds = Annotated[
     str | None,
     shared(
         "Relative speeds of the accelerators, such as 1,1,0.5,0.5; workers emulate them.", "LIST"
-    ),
-]
-Emulated = Annotated[
-    str | None,
-    shared(
-        "Accelerators to emulate on this machine: relative speeds such as 1,1,0.5,0.5, or a "
-        "cluster.yaml, whose links are emulated as well.",
-        "LIST|FILE",
     ),
 ]
 RayCluster = Annotated[
@@ -289,7 +280,12 @@ class WorkerSettings:
     """The processes that compute, and where they run."""
 
     workers: Workers = None
-    speeds: Emulated = None
+    speeds: str | None = option(
+        None,
+        "Accelerators to emulate on this machine: relative speeds such as 1,1,0.5,0.5, or a "
+        "cluster.yaml, whose links are emulated as well.",
+        "LIST|FILE",
+    )
     device: DeviceChoice = option(
         DeviceChoice.AUTO, "What workers compute on; auto: GPUs if there are any."
     )
