@@ -140,7 +140,7 @@ def _candidates(grounds: Grounds, named: Sequence[Contender], folder: Path) -> l
     found = compiled_as_plain([*known, *named])
     known = found[: len(known)]
     keys = {one.key for one in known}
-    return known + [one for one in without_equals(found) if one.key not in keys]
+    return known + [one for one in without_equals(found, grounds.cluster) if one.key not in keys]
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
         # If plain PyTorch cannot train the model at all, the race will say so.
         if best is not None and (kind == PLAIN or best.failure is None):
             found.insert(0, best.unmeasured)
-    return without_equals(found)
+    return without_equals(found, grounds.cluster)
 
 
 def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
@@ -106,7 +106,7 @@ def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
         if best is not None and math.isfinite(costs[best]):
             found.append(best)
             methods = [best.method]
-    return without_equals(found)
+    return without_equals(found, grounds.cluster)
 
 
 def _microbatched(grounds: Grounds, method: Method, stages: int) -> list[Method]:

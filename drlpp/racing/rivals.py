@@ -298,19 +298,17 @@ def is_rival(name: str) -> bool:
     return name in RIVALS or name.startswith(YOURS)
 
 
-def without_equals(
-    contenders: Iterable[Contender], cluster: Cluster | None = None
-) -> list[Contender]:
+def without_equals(contenders: Iterable[Contender], cluster: Cluster) -> list[Contender]:
     """Return each once, by the names of all that found it, agents first; the first of equals stays.
 
-    With a cluster, accelerators of one host that do not differ are interchangeable: contenders that
-    differ by their numbers alone are equal.
+    Accelerators of one host that do not differ are interchangeable: contenders that differ by their
+    numbers alone are equal.
     """
     found: dict[Hashable, list[Contender]] = {}
-    kinds = [] if cluster is None else _kinds(cluster)
+    kinds = _kinds(cluster)
     for one in contenders:
         alike = one
-        if kinds and one.placement is not None:
+        if one.placement is not None:
             alike = one.model_copy(update={"placement": _renumbered(one.placement, kinds)})
         found.setdefault(alike.key, []).append(one)
     return [_named_together(alike) for alike in found.values()]
