@@ -50,38 +50,31 @@ Backend = Literal["gloo", "nccl", "xccl"]
 class DeviceKind(NamedTuple):
     """What a type of device needs.
 
+    All but processors work behind the process that commands them, are timed by events, and have
+    tensors that Gloo sends from copies in the host's memory.
+
     Attributes:
         backend: of process groups of workers that have a device each, without the host's memory.
-        has_events: whether it works behind the process that commands it, and events time it.
         has_streams: whether torch gives access to streams of several devices; then it has pinned
             memory, a generator for each device, and statistics of its allocator.
-        staged: whether Gloo needs copies in the host's memory of tensors that are sent.
         gloo_sums: whether Gloo can sum its tensors without such copies.
         has_float64: whether it computes in float64, unless torch tells of each device.
         compiled: whether stages are compiled for it, which takes triton on a GPU.
     """
 
     backend: Backend
-    has_events: bool
     has_streams: bool
-    staged: bool
     gloo_sums: bool
     has_float64: bool = True
     compiled: bool = True
 
 
 DEVICE_KINDS: dict[str, DeviceKind] = {
-    "cpu": DeviceKind("gloo", has_events=False, has_streams=False, staged=False, gloo_sums=True),
-    "cuda": DeviceKind("nccl", has_events=True, has_streams=True, staged=True, gloo_sums=True),
-    "xpu": DeviceKind("xccl", has_events=True, has_streams=True, staged=True, gloo_sums=False),
+    "cpu": DeviceKind("gloo", has_streams=False, gloo_sums=True),
+    "cuda": DeviceKind("nccl", has_streams=True, gloo_sums=True),
+    "xpu": DeviceKind("xccl", has_streams=True, gloo_sums=False),
     "mps": DeviceKind(
-        "gloo",
-        has_events=True,
-        has_streams=False,
-        staged=True,
-        gloo_sums=False,
-        has_float64=False,
-        compiled=False,
+        "gloo", has_streams=False, gloo_sums=False, has_float64=False, compiled=False
     ),
 }
 """``auto`` takes the first type of GPU that torch finds here."""
@@ -106,14 +99,9 @@ class DeviceFacts:
     has_backend: bool = True
 
     @property
-    def kind(self) -> DeviceKind:
-        """What its type needs."""
-        return DEVICE_KINDS[self.type]
-
-    @property
     def backend(self) -> Backend:
         """That of its type's process groups, or Gloo where torch was built without it."""
-        return self.kind.backend if self.has_backend else "gloo"
+        return DEVICE_KINDS[self.type].backend if self.has_backend else "gloo"
 
 
 class Accelerator:
@@ -134,7 +122,7 @@ class Accelerator:
         # Such as torch.cuda, for a GPU.
         self._torch: Any = None
         self._kind = DEVICE_KINDS[device.type]
-        if self._kind.has_events:
+        if device.type != "cpu":
             self._torch = torch.get_device_module(device)
             if self._kind.has_streams:
                 # Streams, events and groups are those of the current device.

@@ -54,7 +54,7 @@ def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
     apart = {device.identity for device in known} - {""}
     if len(apart) == len(known) > 1 and len(backends) == 1 and backends != {"gloo"}:
         return Transport(backends.pop(), directed=True)
-    return Transport(staged=any(device.kind.staged for device in known))
+    return Transport(staged=any(device.type != "cpu" for device in known))
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,13 @@ accelerators for.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
@@ -21,13 +24,34 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
-from drlpp.runtime.reference.reference_weights import DelayedGradients, RandomDelays, StageHistory
-from drlpp.runtime.reference.replay import ReferenceStage, Replay
+from drlpp.runtime.reference.reference_weights import (
+    DelayedGradients,
+    RandomDelays,
+    ReferenceStage,
+    StageHistory,
+    Weights,
+)
 from drlpp.runtime.stage.minibatches import Minibatches
-from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.actions import MicrobatchId
+from drlpp.runtime.stage.passes.operators import begin_pass, passes_in
+from drlpp.runtime.stage.passes.passes import StageValues, as_sent
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.schedule.actions import (
+    AllReduce,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    MicrobatchId,
+    Pass,
+    Recompute,
+    TiedUpdate,
+    Update,
+)
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import in_order
+from drlpp.schedule.ties import Tie, is_update
+from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
 
@@ -58,6 +82,17 @@ def run_reference(
     return ReferenceResult(executor.state(), losses, executor.skipped_updates)
 
 
+@dataclass
+class PassedForward:
+    """A forward that waits for its backward, and then for its gradients to be taken."""
+
+    weights: Weights
+    received: dict[StageOutput, Tensor]
+    outputs: Mapping[int, Tensor]
+    loss: Tensor | None
+    gradients: Weights = field(default_factory=dict)
+
+
 class ReferenceExecutor:
     """A placement in this process, which can be run several times, the pipeline empty in between.
 
@@ -73,13 +108,8 @@ class ReferenceExecutor:
             asynchrony (pipemare, appendix E).
 
     Attributes:
-        plan: of the placement.
-        minibatches: where samples come from.
         stages: in order, with their weights so far.
         buffers: of every worker, by name.
-        rate: the optimizer's learning rate.
-        seed: of dropout.
-        round_trip: minibatches in flight, and one more.
     """
 
     def __init__(
@@ -95,15 +125,15 @@ class ReferenceExecutor:
         self._captured = captured
         optimizer = settled(optimizer, captured.trained, captured.aliases)
         accelerators = 1 + max(placement.accelerators, default=-1)
-        self.plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
-        self.minibatches = replace(minibatches, microbatches=method.microbatches)
+        self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
+        self._samples = replace(minibatches, microbatches=method.microbatches)
         programs = cut_stages(captured.microbatch(method.microbatches), placement)
-        self.rate, self.seed = optimizer.rate, seed
-        self.round_trip = 1 + method.minibatches_in_flight(self.plan.pipeline)
+        self._rate, self._seed = optimizer.rate, seed
+        self._round_trip = 1 + method.minibatches_in_flight(self._plan.pipeline)
         # Counted, where workers have a formula for it.
-        steady = self.plan.schedule(2 * self.round_trip * method.accumulate)
+        steady = self._plan.schedule(2 * self._round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
-        tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self.plan.ties}
+        tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
         if delays and tied_delays:
             raise InvalidInput(
                 "random delays are for stages that share no parameter; put the operators that "
@@ -127,7 +157,7 @@ class ReferenceExecutor:
                 tied={
                     tie.number: {
                         worker: history(program.ties[tie.number], tied_delay)
-                        for worker in self.plan.pipeline.stages[stage]
+                        for worker in self._plan.pipeline.stages[stage]
                     }
                     for tie, tied_delay in tied_delays.items()
                     if stage in tie.stages
@@ -138,10 +168,10 @@ class ReferenceExecutor:
         self.buffers = {
             worker: {
                 name: values[name].clone()
-                for stage in self.plan.pipeline.stages_of(worker)
+                for stage in self._plan.pipeline.stages_of(worker)
                 for name in programs[stage].buffer_names
             }
-            for worker in self.plan.pipeline.workers
+            for worker in self._plan.pipeline.workers
         }
 
     @property
@@ -151,14 +181,39 @@ class ReferenceExecutor:
 
     def run(self, count: int, options: RunOptions | None = None) -> dict[MicrobatchId, float]:
         """Train on ``count`` minibatches and return the loss of every part."""
-        options = options or RunOptions()
-        plan = self.plan.synchronous if options.synchronous else self.plan
-        return Replay(self, plan, count, options).run()
+        self._begin(count, options or RunOptions())
+        for worker, action in in_order(self._schedule):
+            stages = self._schedule.pipeline.stages_of(worker)
+            stage = stages[action.chunk if isinstance(action, Pass) else 0]
+            match action:
+                case Forward():
+                    self._forward(worker, stage, action.part)
+                case Recompute():
+                    self._recompute(worker, stage, action.part)
+                case Backward():
+                    self._backward(worker, stage, action.part)
+                    self._contribute(worker, stage, action.part)
+                case BackwardInput():
+                    # A whole one, whose gradients of weights wait for the other half.
+                    self._backward(worker, stage, action.part)
+                case BackwardWeight():
+                    self._contribute(worker, stage, action.part)
+                case AllReduce(version, _, "squared_norm") if version not in self._norms:
+                    mean = [g for k in list(self._pending) for g in self._mean(k).values()]
+                    for tie in self._ties:
+                        mean += self._tied_gradient(tie, version).values()
+                    self._norms = {version: _norm(mean)}
+                case TiedUpdate():
+                    self._update_tied(worker, stages[action.chunk], action)
+                case Update(version, contributions):
+                    for stage in stages:
+                        self._update(stage, version, contributions)
+        return self._losses
 
     def state(self) -> dict[str, Tensor]:
         """Return all parameters and buffers by name; of replicas, the first one's buffers."""
         state = dict(self._captured.state)
-        for stage, replicas in zip(self.stages, self.plan.pipeline.stages, strict=True):
+        for stage, replicas in zip(self.stages, self._plan.pipeline.stages, strict=True):
             found = dict(self.buffers[replicas[0]])
             for history in stage.histories:
                 found |= history.weights
@@ -166,3 +221,225 @@ class ReferenceExecutor:
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]
         return state
+
+    def _begin(self, count: int, options: RunOptions) -> None:
+        for stage in self.stages:
+            for history in stage.histories:
+                history.begin()
+        plan = self._plan.synchronous if options.synchronous else self._plan
+        self._schedule = plan.schedule(count)
+        self._method = plan.method
+        self._options = options
+        self._minibatches = self._samples
+        if options.order is not None:
+            self._minibatches = replace(self._minibatches, order=options.order)
+        self._ties = plan.ties
+        self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
+        self._rates = [self._rates_of(stage) for stage in range(len(self.stages))]
+        self._tied_rates = [self._rates_of(tie.root, tie) for tie in plan.ties]
+        self._passed: dict[tuple[int, int, MicrobatchId], PassedForward] = {}
+        self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
+        self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
+        # For every stage and update, what its replicas found.
+        self._pending: dict[int, list[Weights]] = defaultdict(list)
+        # For every tie and stage, what each part found for the copies there.
+        self._tied_pending: dict[tuple[int, int], dict[MicrobatchId, Weights]] = defaultdict(dict)
+        self._norms: dict[int, Tensor] = {}
+        self._losses: dict[MicrobatchId, float] = {}
+        self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(self.stages))
+
+    def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
+        """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
+        of = self._copies(tie)[0] if tie else self.stages[stage].history
+        delay = 1 + of.delay
+        base = self._options.rates or [self._rate]
+        worker = self._schedule.pipeline.stages[stage][0]
+        rates, first = [], 0
+        for action in self._schedule.actions[worker]:
+            if is_update(action, tie):
+                rate = base[min(action.through, len(base)) - 1]
+                annealing = self._method.annealing_minibatches
+                if annealing:
+                    step = self._options.asynchronous_before + first
+                    power = 1 - min(step / annealing, 1)
+                    rate = rate / delay**power
+                rates.append(rate)
+                first = action.through
+        return rates
+
+    def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        weights = self._lent(StageHistory.for_forward, worker, stage, part)
+        buffers = self.buffers[worker]
+        passed = self._passed[worker, stage, part] = self._call(stage, part, weights, buffers)
+        for output, tensor in passed.outputs.items():
+            self._activations[part][StageOutput(stage, output)] = tensor.detach()
+        if passed.loss is not None:
+            self._losses[part] = passed.loss.item()
+
+    def _lent(
+        self,
+        lend: Callable[[StageHistory, WeightUse, Sequence[float]], Weights],
+        worker: int,
+        stage: int,
+        part: MicrobatchId,
+    ) -> Weights:
+        """Return the stage's own weights and its copies of others for a pass of a part."""
+        histories = self.stages[stage]
+        use = self._uses[None][worker][part]
+        weights = dict(lend(histories.history, use, self._rates[stage]))
+        for tie in (tie for tie in self._ties if stage in tie.stages):
+            copies, use = histories.tied[tie.number][worker], self._uses[tie][worker][part]
+            weights |= lend(copies, use, self._tied_rates[tie.number])
+        return weights
+
+    def _recompute(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        """Perform the forward again, with the weights of the backward."""
+        weights = self._lent(StageHistory.for_backward, worker, stage, part)
+        buffers = {n: b.clone() for n, b in self.buffers[worker].items()}
+        self._passed[worker, stage, part] = self._call(stage, part, weights, buffers)
+
+    def _call(
+        self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights
+    ) -> PassedForward:
+        program = self.stages[stage].program
+        # Copies, which the pass may keep and change.
+        weights = {name: w.detach().clone().requires_grad_() for name, w in weights.items()}
+        received = {
+            key: self._activations[part][key].clone()
+            for key in (*program.arguments, *program.results)
+            if isinstance(key, StageOutput) and key.stage != stage
+        }
+        for tensor in received.values():
+            tensor.requires_grad_(tensor.is_floating_point() or tensor.is_complex())
+        inputs = {index: self._minibatches.input(index, part) for index in program.inputs}
+        minibatch, microbatch = part
+        begin_pass(self._seed, (self._options.first_minibatch + minibatch, microbatch))
+        with passes_in(self._method.precision):
+            values = StageValues(inputs, received, weights, buffers)
+            outputs, lost = values.call_with_loss(program, self._minibatches.targets(part))
+        return PassedForward(weights, received, as_sent(program, outputs), lost)
+
+    def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        passed, scale = self._passed[worker, stage, part], self._method.applied_loss_scale
+        # The weights of the backward take the place of the forward's, which autograd saved.
+        weights = self._lent(StageHistory.for_backward, worker, stage, part)
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(passed.weights.values())):
+            for name, weight in passed.weights.items():
+                weight.copy_(weights[name])
+        ends: list[tuple[Tensor, Tensor | None]] = []
+        if passed.loss is not None:
+            ends.append((passed.loss * scale, None))
+        for index, output in passed.outputs.items():
+            gradient = self._gradients.pop((part, StageOutput(stage, index)), None)
+            if gradient is not None and output.requires_grad:
+                ends.append((output, gradient))
+        received = {key: value for key, value in passed.received.items() if value.requires_grad}
+        leaves = [*received.values(), *passed.weights.values()]
+        found: Sequence[Tensor | None] = [None] * len(leaves)
+        if ends and leaves:
+            found = torch.autograd.grad(
+                [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
+            )
+        for key, gradient in zip(received, found, strict=False):
+            if gradient is not None:
+                known = self._gradients.get((part, key))
+                self._gradients[part, key] = gradient if known is None else known + gradient
+        own = zip(passed.weights, found[len(received) :], strict=True)
+        passed.gradients = {name: value / scale for name, value in own if value is not None}
+
+    def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        gradients = self._passed.pop((worker, stage, part)).gradients
+        for tie, names in self.stages[stage].program.ties.items():
+            own = {name: gradients.pop(name) for name in names if name in gradients}
+            self._tied_pending[tie, stage][part] = own
+        self._pending[stage].append(gradients)
+        self._stages_left[part] -= 1
+        if not self._stages_left[part]:
+            self._activations.pop(part, None)
+
+    def _mean(self, stage: int) -> Weights:
+        return _mean(self._pending[stage])
+
+    def _tied_gradient(self, tie: Tie, version: int) -> Weights:
+        """Return the sum over the stages of a tie of the means of their gradients of an update.
+
+        Update n is of the minibatches from number (n − 1)·together on.
+        """
+        minibatches = range((version - 1) * tie.together, version * tie.together)
+        total: Weights = {}
+        for stage in tie.stages:
+            found = self._tied_pending[tie.number, stage]
+            of_stage = _mean([g for part, g in found.items() if part[0] in minibatches])
+            for name, gradient in of_stage.items():
+                total[name] = total[name] + gradient if name in total else gradient
+        return total
+
+    def _copies(self, tie: Tie) -> list[StageHistory]:
+        stages = self.stages
+        return [copy for k in tie.stages for copy in stages[k].tied[tie.number].values()]
+
+    def _update_tied(self, worker: int, stage: int, update: TiedUpdate) -> None:
+        tie = self._ties[update.tie]
+        gradient = self._tied_gradient(tie, update.version)
+        norm = self._norms.get(update.version) if self._schedule.flushes else None
+        rate = self._tied_rates[update.tie][update.version - 1]
+        history = self.stages[stage].tied[update.tie][worker]
+        made = self._make(history, gradient, norm, rate)
+        first = worker == self._schedule.pipeline.stages[tie.root][0]
+        if not self._schedule.flushes and stage == tie.root and first:
+            self.stages[stage].skipped_updates += not made
+        behind = min(copy.newest for copy in self._copies(tie))
+        for key in [(tie.number, k) for k in tie.stages]:
+            kept = [part for part in self._tied_pending[key] if part[0] >= behind * tie.together]
+            self._tied_pending[key] = {part: self._tied_pending[key][part] for part in kept}
+
+    def _update(self, stage: int, version: int, contributions: int) -> None:
+        history = self.stages[stage].history
+        if version <= history.newest:
+            return  # another replica's part of the same update
+        assert len(self._pending[stage]) == contributions
+        gradient = self._mean(stage)
+        del self._pending[stage]
+        rate = self._rates[stage][version - 1]
+        arriving = self.stages[stage].arriving
+        made = self._make(history, gradient, self._norms.get(version), rate, arriving)
+        self.stages[stage].skipped_updates += not made
+
+    def _make(
+        self,
+        history: StageHistory,
+        gradient: Weights,
+        norm: Tensor | None,
+        rate: float,
+        arriving: DelayedGradients | None = None,
+    ) -> bool:
+        """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
+        # No part reaches back further than to the oldest version that one in flight has met.
+        reach = 2 * self._method.accumulate + 2 * self._round_trip
+        needed_from = history.newest - reach
+        if norm is None and self._method.needs_norm:
+            norm = _norm(list(gradient.values()))
+        if self._method.skips_updates and norm is not None and not norm.isfinite():
+            history.skip_update(needed_from)
+            return False
+        if self._method.clip_norm and norm is not None:
+            scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
+            gradient = {name: value * scale for name, value in gradient.items()}
+        if arriving is not None:
+            gradient, factor = arriving.next(gradient)
+            rate *= factor
+        history.update(gradient, rate, needed_from)
+        return True
+
+
+def _mean(parts: Sequence[Weights]) -> Weights:
+    """Return the mean over contributions of the weights that all have a gradient for."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
+
+
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.tensor(0.0)

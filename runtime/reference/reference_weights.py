@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
@@ -295,3 +296,28 @@ class DelayedGradients:
         # The inverse of the distribution function on what is left of it by the truncation.
         below = 1 - math.exp(-(longest + 1) / scale)
         return min(int(-scale * math.log(1 - self._random.random() * below)), longest)
+
+
+@dataclass
+class ReferenceStage:
+    """A stage between two runs.
+
+    Attributes:
+        program: what computes it.
+        history: its weights, and what makes them.
+        arriving: its gradients under way, if they are delayed at random.
+        tied: its copies of weights that other stages hold too, by tie and worker: replicas need
+            not make an update of them at the same time.
+        skipped_updates: so far, whose gradients were not finite in float16.
+    """
+
+    program: StageProgram
+    history: StageHistory
+    arriving: DelayedGradients | None
+    tied: Mapping[int, Mapping[int, StageHistory]] = field(default_factory=dict)
+    skipped_updates: int = 0
+
+    @property
+    def histories(self) -> list[StageHistory]:
+        """Those of the stage's own weights and of all copies of others."""
+        return [self.history, *(copy for of in self.tied.values() for copy in of.values())]

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from drlpp.placement import execution_plan
+from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.runtime.reference.reference_weights import StageHistory
-from drlpp.runtime.reference.replay import Replay
 from drlpp.runtime.stage import weight_group
 from drlpp.runtime.stage.gradients import SharedGradients
 from drlpp.runtime.stage.minibatches import Minibatches
@@ -125,9 +125,9 @@ MUTATIONS.append(
 )
 
 
-@_row("the reference sums over microbatches", _WITH_REFERENCE, Replay, "_mean")
+@_row("the reference sums over microbatches", _WITH_REFERENCE, ReferenceExecutor, "_mean")
 def _(mean: Any) -> Any:
-    def total(replay: Replay, stage: int) -> dict[str, Tensor]:
+    def total(replay: ReferenceExecutor, stage: int) -> dict[str, Tensor]:
         parts = len(replay._pending[stage])
         return {name: parts * value for name, value in mean(replay, stage).items()}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from drlpp.runtime.reference.replay import Replay
+from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.runtime.stage.passes.split_backward import SplitBackward
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.worker.executor import Executor
@@ -84,9 +84,9 @@ _row("an activation between a worker's stages is lost", _V, Executor, "_pass_on"
 _row("a gradient between a worker's stages is lost", _V, Executor, "_pass_on")(_lost("gradient"))
 
 
-@_row("the reference counts a microbatch twice", (_H1[1], _V[1]), Replay, "_contribute")
+@_row("the reference counts a microbatch twice", (_H1[1], _V[1]), ReferenceExecutor, "_contribute")
 def _(contribute: Any) -> Any:
-    def twice(replay: Replay, worker: int, stage: int, part: MicrobatchId) -> None:
+    def twice(replay: ReferenceExecutor, worker: int, stage: int, part: MicrobatchId) -> None:
         passed = replay._passed[worker, stage, part]
         if part[1] == 0:
             passed.gradients = {name: 2 * value for name, value in passed.gradients.items()}

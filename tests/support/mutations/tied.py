@@ -15,7 +15,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement import execution_plan
 from drlpp.placement.placement import Placement
-from drlpp.runtime.reference.replay import Replay
+from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.runtime.stage.stage_weights import StageWeights
 from drlpp.runtime.worker import tied_sums
 from drlpp.runtime.worker.tied_sums import TiedSums
@@ -134,12 +134,12 @@ _row("T1 by the last stage", ("tied, T1 with reference",), weight_versions, "tie
 _row("T2 by the last stage", ("tied, T2 with reference",), execution_plan, "tied_delay")(
     _as_late_as_the_last_stage
 )
-_row("reference leaves out a stage", _WITH_REFERENCE, Replay, "_tied_gradient")(
+_row("reference leaves out a stage", _WITH_REFERENCE, ReferenceExecutor, "_tied_gradient")(
     lambda gradient: (
         lambda replay, tie, version: gradient(replay, replace(tie, stages=tie.stages[:-1]), version)
     )
 )
-_row("reference takes the mean", _WITH_REFERENCE, Replay, "_tied_gradient")(
+_row("reference takes the mean", _WITH_REFERENCE, ReferenceExecutor, "_tied_gradient")(
     lambda gradient: (
         lambda replay, tie, version: {
             name: value / len(tie.stages) for name, value in gradient(replay, tie, version).items()
