@@ -126,7 +126,7 @@ def gpus() -> Answer:
         if not found:
             continue
         names = ", ".join(f"{gpu.name} ({decimal(gpu.memory_bytes or 0)})" for gpu in found)
-        library = found[0].kind.backend.upper()
+        library = DEVICE_KINDS[kind].backend.upper()
         if found[0].has_backend:
             return names + ("" if library == "GLOO" else f"; {library} is built into torch"), None
         advice = f"without {library} tensors go through the host's memory: install torch's build "

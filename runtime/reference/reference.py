@@ -179,6 +179,32 @@ class ReferenceExecutor:
         """Updates of every stage so far, whose gradients were not finite in float16."""
         return tuple(stage.skipped_updates for stage in self.stages)
 
+    def _begin(self, count: int, options: RunOptions) -> None:
+        for stage in self.stages:
+            for history in stage.histories:
+                history.begin()
+        plan = self._plan.synchronous if options.synchronous else self._plan
+        self._schedule = plan.schedule(count)
+        self._method = plan.method
+        self._options = options
+        self._minibatches = self._samples
+        if options.order is not None:
+            self._minibatches = replace(self._minibatches, order=options.order)
+        self._ties = plan.ties
+        self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
+        self._rates = [self._rates_of(stage) for stage in range(len(self.stages))]
+        self._tied_rates = [self._rates_of(tie.root, tie) for tie in plan.ties]
+        self._passed: dict[tuple[int, int, MicrobatchId], PassedForward] = {}
+        self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
+        self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
+        # For every stage and update, what its replicas found.
+        self._pending: dict[int, list[Weights]] = defaultdict(list)
+        # For every tie and stage, what each part found for the copies there.
+        self._tied_pending: dict[tuple[int, int], dict[MicrobatchId, Weights]] = defaultdict(dict)
+        self._norms: dict[int, Tensor] = {}
+        self._losses: dict[MicrobatchId, float] = {}
+        self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(self.stages))
+
     def run(self, count: int, options: RunOptions | None = None) -> dict[MicrobatchId, float]:
         """Train on ``count`` minibatches and return the loss of every part."""
         self._begin(count, options or RunOptions())
@@ -221,32 +247,6 @@ class ReferenceExecutor:
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]
         return state
-
-    def _begin(self, count: int, options: RunOptions) -> None:
-        for stage in self.stages:
-            for history in stage.histories:
-                history.begin()
-        plan = self._plan.synchronous if options.synchronous else self._plan
-        self._schedule = plan.schedule(count)
-        self._method = plan.method
-        self._options = options
-        self._minibatches = self._samples
-        if options.order is not None:
-            self._minibatches = replace(self._minibatches, order=options.order)
-        self._ties = plan.ties
-        self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
-        self._rates = [self._rates_of(stage) for stage in range(len(self.stages))]
-        self._tied_rates = [self._rates_of(tie.root, tie) for tie in plan.ties]
-        self._passed: dict[tuple[int, int, MicrobatchId], PassedForward] = {}
-        self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
-        self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
-        # For every stage and update, what its replicas found.
-        self._pending: dict[int, list[Weights]] = defaultdict(list)
-        # For every tie and stage, what each part found for the copies there.
-        self._tied_pending: dict[tuple[int, int], dict[MicrobatchId, Weights]] = defaultdict(dict)
-        self._norms: dict[int, Tensor] = {}
-        self._losses: dict[MicrobatchId, float] = {}
-        self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(self.stages))
 
     def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
