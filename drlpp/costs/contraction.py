@@ -9,7 +9,7 @@ import networkx
 import numpy
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter
-from drlpp.costs.memory import joined, working_bytes_of
+from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
@@ -111,15 +111,19 @@ class ContractedGraph:
         """Return the costs of the groups: sums over their operators, and the memory they need."""
         costs = []
         kept = numpy.array([cost.kept_bytes for cost in profile.operators], dtype=float)
-        working = joined(working_bytes_of(profile), kept, self.members)
-        for group, bytes_ in zip(self.members, working, strict=False):
-            inside = [profile.operators[op] for op in group]
+        inside = numpy.zeros((len(self.members), len(kept)), dtype=bool)
+        for row, group in zip(inside, self.members, strict=True):
+            row[list(group)] = True
+        alone = numpy.zeros(len(inside), dtype=bool)
+        working = beyond_kept(working_bytes_of(profile), kept, inside, alone)
+        for group, bytes_ in zip(self.members, working, strict=True):
+            held = [profile.operators[op] for op in group]
             costs.append(
                 OperatorProfile(
-                    forward_seconds=sum(cost.forward_seconds for cost in inside),
-                    backward_seconds=sum(cost.backward_seconds for cost in inside),
-                    kept_bytes=sum(cost.kept_bytes for cost in inside),
-                    working_bytes=max(0, round(bytes_)),
+                    forward_seconds=sum(cost.forward_seconds for cost in held),
+                    backward_seconds=sum(cost.backward_seconds for cost in held),
+                    kept_bytes=sum(cost.kept_bytes for cost in held),
+                    working_bytes=round(bytes_),
                 )
             )
         return profile.model_copy(update={"graph": self.graph, "operators": tuple(costs)})

@@ -180,12 +180,3 @@ def beyond_kept(
     later = so_far[:, -1:] - so_far
     found: Array = numpy.where(inside, working[:-1] - later, 0.0).max(axis=1, initial=0.0)
     return numpy.where(last, numpy.maximum(found, working[-1]), found)
-
-
-def joined(working: Array, kept: Array, groups: Sequence[Sequence[int]]) -> Array:
-    """Return w of groups of operators that become one each, and of the loss."""
-    found = []
-    for group in groups:
-        later = numpy.cumsum(kept[list(group)][::-1])[::-1] - kept[list(group)]
-        found.append(float((working[list(group)] - later).max()))
-    return numpy.array([*found, working[-1]])

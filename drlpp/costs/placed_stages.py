@@ -11,17 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy
-from numpy.typing import NDArray
 
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_cost import Array, Indices, StageWork, sums_of
-from drlpp.costs.tensors import TiedWeights, TransferArrays
+from drlpp.costs.tensors import Flags, TiedWeights, TransferArrays
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.schedule.per_stage import of_links
 from drlpp.schedule.pipeline import Pipeline
 
-Flags = NDArray[numpy.bool_]
 Holders = tuple[tuple[int, ...], ...]
 
 
@@ -186,15 +183,9 @@ class PlacedStages:
 
         Where an accelerator holds two stages, schedules flush, and no more than a minibatch is.
         """
-        replicas, talks = self.replicas, self.exchange.talks
         if self.placement.is_folded:
-            return numpy.ones(len(replicas))
-        into = replicas * (1 + numpy.array([0, *of_links(per_link, len(replicas))]))
-        behind = numpy.zeros(len(replicas), dtype=int)
-        for stage in reversed(range(len(replicas))):
-            later = (into + behind)[stage + 1 :][talks[stage, stage + 1 :]]
-            behind[stage] = later.max(initial=0)
-        return 1 + numpy.ceil(behind / replicas)
+            return numpy.ones(len(self.replicas))
+        return numpy.array(self.pipeline.in_flight(per_link), dtype=float)
 
     def memory_bytes(self, memory: MemoryModel) -> Array:
         """Return what each of them needs on each of its accelerators in steady state."""

@@ -6,9 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
+from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
-from drlpp.costs.stage_cost import Array, Indices
+from drlpp.costs.stage_cost import Array, Indices, sums_of
+
+Flags = NDArray[numpy.bool_]
+
+_ROWS = 1 << 12
+"""Stages whose tensors are looked at at once."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,35 @@ class TransferArrays:
             forward_bytes=numpy.array([t.forward_bytes for t in transfers], dtype=float),
             backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
         )
+
+    def crossing(self, sets: Flags, begin: Indices, end: Indices) -> tuple[Array, Array]:
+        """Return the bytes that some stages receive and send, each ``(stages,)``.
+
+        A tensor crosses the border of a stage that holds some of its members, but not all.
+
+        Args:
+            sets: which operators some sets hold, and which the loss; ``(sets, operators + 1)``.
+            begin, end: of every stage the set that it begins behind, and the larger one, with which
+                it ends.
+        """
+        incoming, outgoing = numpy.zeros((2, len(end)))
+        if not len(self.maker):
+            return incoming, outgoing
+        firsts = numpy.flatnonzero(numpy.diff(self.tensor, prepend=-1))
+        held = numpy.add.reduceat(sets[:, self.member].astype(numpy.int32), firsts, axis=1)
+        made, members = sets[:, self.maker], numpy.bincount(self.tensor)
+        for first in range(0, len(end), _ROWS):
+            rows = slice(first, first + _ROWS)
+            here = held[end[rows]] - held[begin[rows]]
+            stage, tensor = ((here > 0) & (here < members)).nonzero()
+            sent = made[end[rows][stage], tensor] & ~made[begin[rows][stage], tensor]
+            forward, backward = self.forward_bytes[tensor], self.backward_bytes[tensor]
+            for found, bytes_ in (
+                (incoming, numpy.where(sent, backward, forward)),
+                (outgoing, numpy.where(sent, forward, backward)),
+            ):
+                found[rows] = sums_of(stage, bytes_, len(here))
+        return incoming, outgoing
 
 
 @dataclass(frozen=True)

@@ -186,26 +186,16 @@ class Workload:
         The ``last`` stage also has the loss.
         """
         chosen = list(operators)
-        inside = set(chosen) | ({len(self)} if last else set())
-        incoming = outgoing = 0.0
-        for transfer in self.transfers:
-            here = inside.intersection(transfer.members)
-            if not here or len(here) == len(transfer.members):
-                continue
-            if transfer.members[0] in inside:
-                outgoing += transfer.forward_bytes
-                incoming += transfer.backward_bytes
-            else:
-                incoming += transfer.forward_bytes
-                outgoing += transfer.backward_bytes
-        row = numpy.zeros((1, len(self)), dtype=bool)
-        row[0, chosen] = True
+        sets = numpy.zeros((2, len(self) + 1), dtype=bool)
+        sets[1, chosen], sets[1, -1] = True, last
+        only = numpy.array([0])
+        (incoming,), (outgoing,) = self.transfer_arrays.crossing(sets, only, only + 1)
         return self.work_of(
             lambda values: values[chosen].sum(),
             incoming_bytes=numpy.asarray(incoming),
             outgoing_bytes=numpy.asarray(outgoing),
             last=numpy.asarray(last),
-            working_bytes=self.working_bytes_of_sets(row, numpy.array([last]))[0],
+            working_bytes=self.working_bytes_of_sets(sets[1:, :-1], numpy.array([last]))[0],
         )
 
     def working_bytes_of_sets(

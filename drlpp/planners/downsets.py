@@ -5,28 +5,19 @@ A set is a downset if it holds, with every operator, all that this one reads. St
 are the steps of a chain ∅ ⊂ J₁ ⊂ J₂ ⊂ … of downsets, and every such chain is a partition, so a
 planner that knows all downsets knows all partitions (Tarnawski et al. 2020, section 5.1).
 
-The work of a stage from I to J ⊃ I, the operators J without I, are sums, which are differences of
-sums over downsets; but for what crosses its border. A tensor whose members (the operator that makes
-it and those that read it) are the set M crosses the border of S = J \\ I if S holds some of M, but
-not all. With 1[·] for "1 if so, else 0",
-
-    S holds none of M  ⇔  M ∩ I = M ∩ J
-    S holds all of M   ⇔  M ∩ I = ∅ and M ⊆ J
-
-so the bytes that cross all borders are products of matrices: for every value s that M ∩ I takes, a
-column with 1[M ∩ I = s], times the same columns for J.
+The work of a stage from I to J ⊃ I, the operators J without I, are differences of sums over
+downsets; but for what crosses its border (:meth:`drlpp.costs.tensors.TransferArrays.crossing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.stage_cost import Array, StageWork
-from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
 
 Downsets = NDArray[numpy.bool_]
@@ -109,22 +100,15 @@ class StagePairs:
         held = downsets.astype(float)
         # The loss is with the last stage: in the full downset, and in no other.
         members = numpy.column_stack([downsets, downsets.all(axis=1)])
-        crossing = _Crossing.of(members, workload.transfers)
-        begins, ends, incoming, outgoing = [], [], [], []
-        for start in range(0, len(downsets), _BLOCK):
-            block = slice(start, min(start + _BLOCK, len(downsets)))
-            # I ⊂ J if nothing of I is outside of J; a larger set never is.
-            nested = held[block] @ (1 - held[start:]).T == 0
-            begin, end = numpy.nonzero(nested)
-            begin, end = begin + start, end + start
-            apart = begin != end
-            begin, end = begin[apart], end[apart]
-            entering, leaving = crossing.bytes_(block, start)
-            begins.append(begin)
-            ends.append(end)
-            incoming.append(entering[begin - start, end - start])
-            outgoing.append(leaving[begin - start, end - start])
-        begin, end = numpy.concatenate(begins), numpy.concatenate(ends)
+        # The smallest first: what a downset is in comes behind it.
+        pairs = [
+            numpy.stack(numpy.nonzero(held[start : start + _BLOCK] @ (1 - held[start:]).T == 0))
+            + start
+            for start in range(0, len(downsets), _BLOCK)
+        ]
+        begin, end = numpy.concatenate(pairs, axis=1)
+        begin, end = begin[begin != end], end[begin != end]
+        incoming, outgoing = workload.transfer_arrays.crossing(members, begin, end)
 
         def between(values: Array) -> Array:
             sums = held @ values
@@ -133,8 +117,8 @@ class StagePairs:
 
         work = workload.work_of(
             between,
-            incoming_bytes=numpy.concatenate(incoming),
-            outgoing_bytes=numpy.concatenate(outgoing),
+            incoming_bytes=incoming,
+            outgoing_bytes=outgoing,
             last=end == len(downsets) - 1,
         )
         first = numpy.searchsorted(begin, numpy.arange(len(downsets) + 1))
@@ -152,69 +136,3 @@ class StagePairs:
             inside = self.downsets[self.end[rows]] & ~self.downsets[self.begin[rows]]
             found[rows] = workload.working_bytes_of_sets(inside, last[rows])
         return replace(self, work=replace(self.work, working_bytes=found))
-
-
-@dataclass(frozen=True)
-class _Crossing:
-    """The factors of the products, each ``(downsets, columns)``; see above."""
-
-    transfers: Sequence[Transfer]
-    states: Array
-    states_owner: Indices
-    untouched: Array
-    complete: Array
-    produced: Array
-
-    @classmethod
-    def of(cls, members: NDArray[numpy.bool_], transfers: Sequence[Transfer]) -> _Crossing:
-        states, owners = [], []
-        for number, transfer in enumerate(transfers):
-            inside = members[:, list(transfer.members)]
-            _, state = numpy.unique(inside, axis=0, return_inverse=True)
-            state = state.reshape(-1)
-            for value in range(state.max() + 1):
-                states.append(state == value)
-                owners.append(number)
-        count = len(members)
-
-        def columns(test: Callable[[Transfer], NDArray[numpy.bool_]]) -> Array:
-            found = [test(transfer) for transfer in transfers]
-            return numpy.hstack(found).astype(float) if found else numpy.zeros((count, 0))
-
-        return cls(
-            transfers=transfers,
-            states=numpy.column_stack(states).astype(float) if states else numpy.zeros((count, 0)),
-            states_owner=numpy.array(owners, dtype=numpy.intp),
-            untouched=columns(lambda t: _all(~members[:, list(t.members)])),
-            complete=columns(lambda t: _all(members[:, list(t.members)])),
-            produced=columns(lambda t: members[:, t.members[:1]]),
-        )
-
-    def bytes_(self, block: slice, start: int) -> tuple[Array, Array]:
-        """Return incoming and outgoing bytes of stages from ``block`` to downsets behind it."""
-        forward = numpy.array([transfer.forward_bytes for transfer in self.transfers])
-        backward = numpy.array([transfer.backward_bytes for transfer in self.transfers])
-
-        def touching(bytes_: Array) -> Array:
-            """Sum the bytes of tensors of which the stage holds some members, but not all."""
-            none = (self.states[block] * bytes_[self.states_owner]) @ self.states[start:].T
-            every = (self.untouched[block] * bytes_) @ self.complete[start:].T
-            found: Array = bytes_.sum() - none - every
-            return found
-
-        def made(bytes_: Array) -> Array:
-            """Sum the bytes of tensors that it makes, and of which it does not hold all."""
-            sums = self.produced @ bytes_
-            every = (self.untouched[block] * bytes_) @ self.complete[start:].T
-            found: Array = sums[None, start:] - sums[block, None] - every
-            return found
-
-        made_forward, made_backward = made(forward), made(backward)
-        read_forward = touching(forward) - made_forward
-        read_backward = touching(backward) - made_backward
-        return read_forward + made_backward, made_forward + read_backward
-
-
-def _all(inside: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
-    """Return in which rows all are true, as a column."""
-    return numpy.logical_and.reduce(inside, axis=1, keepdims=True)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.memory import beyond_kept, joined
+from drlpp.costs.memory import beyond_kept
 from drlpp.costs.workload import Workload
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
@@ -64,9 +64,9 @@ def test_operators_that_are_joined_need_what_they_needed(
     drawn: tuple[numpy.ndarray, numpy.ndarray, list[int]],
 ) -> None:
     working, kept, _ = drawn
-    groups = [list(range(begin, min(begin + 2, len(kept)))) for begin in range(0, len(kept), 2)]
-    fewer = joined(working, kept, groups)
-    sums = numpy.array([kept[group].sum() for group in groups])
+    pairs = numpy.arange(len(kept)) // 2 == numpy.arange(-(-len(kept) // 2))[:, None]
+    alone = beyond_kept(working, kept, pairs, numpy.zeros(len(pairs), dtype=bool))
+    fewer, sums = numpy.array([*alone, working[-1]]), pairs @ kept
 
     def of_all(working: numpy.ndarray, kept: numpy.ndarray) -> list[float]:
         everything = numpy.ones((1, len(kept)), dtype=bool)

@@ -68,9 +68,18 @@ def best_cuts(
     """
     borders = 1 + max(end for _, end in turns)
     longest = min(borders - 1, len({one for held in turns.values() for one in held.accelerators}))
-    incoming, outgoing = _crossing(problem.workload, order)
-    cuts = _places(problem.workload, order, incoming[0] + outgoing[0], kept, longest)
-    seconds, lengths = _stages(problem, order, incoming, outgoing, cuts, turns, borders)
+    size, tensors = len(order), problem.workload.transfer_arrays
+    turn = numpy.full(size + 1, size - 1)
+    turn[list(order)] = numpy.arange(size)
+    number = numpy.arange(size + 1)
+    # What the first so many operators are; the loss comes with the last.
+    sets = turn < number[:, None]
+    received, sent = tensors.crossing(sets, 0 * number, number)
+    cuts = _places(problem.workload, order, received + sent, kept, longest)
+    first, last = numpy.triu_indices(len(cuts), 1)
+    crossing = numpy.zeros((2, len(cuts), len(cuts)))
+    crossing[:, last, first] = tensors.crossing(sets[cuts], first, last)
+    seconds, lengths = _stages(problem, order, crossing, cuts, turns, borders)
     if limit is not None:
         lengths[seconds > limit] = math.inf
     # States are places of the order times borders.
@@ -136,41 +145,6 @@ def taken_by_kind(problem: PlanningProblem) -> Turns | None:
     return found
 
 
-def _crossing(workload: Workload, order: Sequence[int]) -> tuple[Array, Array]:
-    """Return the bytes that the operators from i up to j receive and send, each ``(i, j)``.
-
-    All that counts are sums of weights of corners (x, y) with x ≥ i and y < j. With the positions
-    of a tensor's members p₁ < p₂ < …, a run holds all of them if p₁ ≥ i and the last is < j, and
-    pₐ as the first of its own if pₐ₋₁ < i ≤ pₐ < j. The loss stands behind all operators, in every
-    run that ends there.
-    """
-    size, tensors = len(order), workload.transfer_arrays
-    position = numpy.full(size + 1, size)
-    position[list(order)] = numpy.arange(size)
-    owner = tensors.tensor
-    at = position[tensors.member]
-    at = at[numpy.lexsort((at, owner))]
-    maker = position[tensors.maker]
-    counts = numpy.bincount(owner, minlength=len(maker))
-    last = numpy.cumsum(counts) - 1
-    together = numpy.flatnonzero(owner[1:] == owner[:-1])
-
-    def table(made: Array, read: Array) -> Array:
-        """Return sums: ``made`` of tensors that leave their maker's run, ``read`` of others'."""
-        corners = numpy.zeros((size + 1, size + 1))
-        numpy.add.at(corners, (maker, maker), made - read)
-        numpy.add.at(corners, (at[last - counts + 1], at[last]), -made)
-        numpy.add.at(corners, (at, at), read[owner])
-        numpy.add.at(corners, (at[together], at[together + 1]), -read[owner[together]])
-        sums = corners[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
-        # A difference of equal sums may be a little below zero.
-        ends = numpy.column_stack([numpy.zeros(size + 1), sums[:, : size - 1], sums[:, size]])
-        return numpy.maximum(ends, 0.0)
-
-    forward, backward = tensors.forward_bytes, tensors.backward_bytes
-    return table(backward, forward), table(forward, backward)
-
-
 def _places(
     workload: Workload, order: Sequence[int], alive: Array, kept: Sequence[int], lots: int
 ) -> list[int]:
@@ -188,8 +162,7 @@ def _places(
 def _stages(
     problem: PlanningProblem,
     order: Sequence[int],
-    incoming: Array,
-    outgoing: Array,
+    crossing: Array,
     cuts: Sequence[int],
     turns: Turns,
     borders: int,
@@ -205,8 +178,8 @@ def _stages(
     last = numpy.arange(len(cuts)) == len(cuts) - 1
     work = workload.work_of(
         total,
-        incoming_bytes=incoming[numpy.ix_(cuts, cuts)].T,
-        outgoing_bytes=outgoing[numpy.ix_(cuts, cuts)].T,
+        incoming_bytes=crossing[0],
+        outgoing_bytes=crossing[1],
         last=numpy.broadcast_to(last[:, None], (len(cuts), len(cuts))),
     )
     groups: dict[Group, int] = {}
