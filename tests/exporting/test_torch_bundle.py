@@ -144,15 +144,9 @@ def test_trained_on_four_ranks_without_drlpp_as_by_our_reference(
     for name, (model, _, optimizer) in trainings.items():
         found = torch.load(tmp_path / f"{name}.pt")
         wanted = reference_state(model, nearest[name], optimizer)
-        assert found.keys() == wanted.keys()
-        for key, value in wanted.items():
-            torch.testing.assert_close(
-                found[key],
-                value,
-                rtol=1e-10,
-                atol=1e-12,
-                msg=lambda text, at=f"{name}, {key}": f"{at}: {text}",
-            )
+        torch.testing.assert_close(
+            found, wanted, rtol=1e-10, atol=1e-12, msg=lambda text, at=name: f"{at}: {text}"
+        )
         moved = next(key for key, value in wanted.items() if value.dim() > 1)
         assert not torch.equal(found[moved], model.state[moved]), name
     rebuilt = shared.reference.build()
@@ -192,8 +186,7 @@ def test_the_program_of_a_bundle_trains_on_a_users_data(
     assert "minibatch 3: loss" in done.stdout
     assert f"made for torch 2.99.0, and this is torch {torch.__version__}" in done.stderr
     found, wanted = torch.load(tmp_path / "weights.pt"), reference_state(captured, nearest, SGD)
-    for key, value in wanted.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
     done = torchrun(2, "out/run.py", "--minibatches", "4", folder=tmp_path, check=False)
     assert done.returncode
     assert "a step takes 3, so give a multiple of it" in done.stderr

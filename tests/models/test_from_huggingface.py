@@ -21,7 +21,7 @@ from drlpp.errors import InvalidModel
 from drlpp.models.model_reference import ModelReference
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import fast_are
-from tests.support.training.pipelines import in_a_row
+from tests.support.training.pipelines import assert_state, in_a_row
 from tests.support.training.placement_files import file_of
 
 BATCH, LENGTH, WORDS = 4, 10, 60
@@ -132,10 +132,7 @@ def test_trained_in_stages_it_has_the_weights_of_a_training_by_transformers(
         optimizing.zero_grad()
         plain(**batch).loss.backward()
         optimizing.step()
-    wanted = plain.state_dict()
-    assert result.state_dict.keys() == wanted.keys()
-    for key, value in wanted.items():
-        torch.testing.assert_close(result.state_dict[key], value, rtol=1e-7, atol=1e-9)
+    assert_state(result.state_dict, plain, rtol=1e-7, atol=1e-9)
 
     plain.eval()
     with torch.no_grad():

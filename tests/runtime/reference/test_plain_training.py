@@ -21,6 +21,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.training.pipelines import assert_state
 
 WORKERS, MINIBATCHES, BATCH, SAMPLES, WIDTH = 4, 9, 8, 40, 6
 
@@ -93,13 +94,6 @@ def _order() -> Tensor:
 SPEC = OptimizerSpec(name="adamw", options={"lr": 0.01, "weight_decay": 0.1})
 
 
-def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
-    wanted = module.state_dict()
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=name)
-
-
 @st.composite
 def placements(draw: st.DrawFn, graph: OpGraph) -> Placement:
     """Any cut into stages along the graph's edges, on any workers, with any replicas."""
@@ -163,7 +157,7 @@ def test_synchronous_methods_equal_a_plain_loop_on_any_placement(
     deployment = session.deploy(placement, method, SPEC)
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
-    _assert_equal(state, _trained_plainly(together))
+    assert_state(state, _trained_plainly(together))
     for workers in deployment.plan.pipeline.stages:
         held = session.stages_of(workers)
         for worker in workers[1:]:

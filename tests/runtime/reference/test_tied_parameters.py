@@ -100,7 +100,15 @@ def test_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str, optimizer: str
 ) -> None:
     assert placements(captured)[shape].pipeline(captured.graph).ties
-    _check(captured, session, shape, method, OPTIMIZERS[optimizer])
+    candidate = Candidate(placements(captured)[shape], method)
+    minibatches = FLUSHED if method.flushes else MINIBATCHES
+    options = RunOptions(order=order(minibatches))
+    data = Minibatches(*samples())
+    found = train_twice(session, candidate, OPTIMIZERS[optimizer], minibatches, data, options)
+    assert found.difference < 1e-8
+    assert found.losses == pytest.approx(found.reference.losses, rel=1e-8)
+    assert largest_difference(found.state, captured.state) > 1e-3, "training changed nothing"
+    _check_copies(session, found.deployment)
 
 
 @pytest.mark.parametrize(
@@ -172,23 +180,3 @@ def _check_copies(session: ClusterSession, deployment: Deployment) -> None:
                     known = saved["optimizer"][name]
                     torch.testing.assert_close(state, known, rtol=0, atol=0, equal_nan=True)
     assert copies > 1
-
-
-def _check(
-    captured: CapturedModel,
-    session: ClusterSession,
-    shape: str,
-    method: Method,
-    optimizer: OptimizerSpec,
-    options: RunOptions | None = None,
-) -> None:
-    candidate = Candidate(placements(captured)[shape], method)
-    minibatches = FLUSHED if method.flushes else MINIBATCHES
-    options = options or RunOptions(order=order(minibatches))
-    found = train_twice(
-        session, candidate, optimizer, minibatches, Minibatches(*samples()), options
-    )
-    assert found.difference < 1e-8
-    assert found.losses == pytest.approx(found.reference.losses, rel=1e-8)
-    assert largest_difference(found.state, captured.state) > 1e-3, "training changed nothing"
-    _check_copies(session, found.deployment)

@@ -18,6 +18,7 @@ from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, data_for, loaders_for, placement_file, same, train
+from tests.support.training.pipelines import assert_state
 from tests.support.training.strikes import changes_in
 
 
@@ -93,8 +94,7 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
             task.module(data.train.inputs[0][indices]), data.train.targets[indices]
         ).backward()
         adam.step()
-    for name, value in task.module.state_dict().items():
-        torch.testing.assert_close(result.state_dict[name], value, rtol=1e-4, atol=1e-6)
+    assert_state(result.state_dict, task.module, rtol=1e-4, atol=1e-6)
 
 
 def test_training_goes_on_with_another_method(captured: CapturedModel, tmp_path: Path) -> None:

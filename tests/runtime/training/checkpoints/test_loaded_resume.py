@@ -21,6 +21,7 @@ from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.schedule.method import Method
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import data_for, loaders_for, placement_file, same
+from tests.support.training.pipelines import assert_state
 
 STASH = Method(policy="stash")
 
@@ -175,8 +176,7 @@ def test_a_shuffling_loader_gives_the_weights_of_a_plain_loop_over_it(
                 optimizer.zero_grad()
                 task.loss(task.module(inputs), targets).backward()
                 optimizer.step()
-    for name, value in task.module.state_dict().items():
-        torch.testing.assert_close(found.state_dict[name], value, rtol=1e-5, atol=1e-6)
+    assert_state(found.state_dict, task.module, rtol=1e-5, atol=1e-6)
 
 
 def test_a_loader_that_goes_on_elsewhere_is_refused(
