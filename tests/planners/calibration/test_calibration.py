@@ -66,6 +66,15 @@ def random_placements(workload: Workload, cluster: Cluster, count: int) -> list[
     return [random_placement(problem, draw) for _ in range(count)]
 
 
+def test_without_measurements_what_was_declared_is_believed() -> None:
+    workload = Workload.of(generate("blocks", 20, 0))
+    cluster = local_cluster(4, LINK, speeds=[1, 1, 0.5, 0.5])
+    fitted = Calibration(PlanningProblem(workload, cluster)).fit()
+    assert fitted.workload.seconds == pytest.approx(workload.seconds)
+    assert fitted.cluster.speeds == pytest.approx(cluster.speeds)
+    assert fitted.cluster.within_host == LINK
+
+
 def test_one_data_parallel_measurement_tells_undeclared_speeds() -> None:
     profile = generate("chain", 12, 0)
     truth = SimulatedCluster(profile, local_cluster(4, LINK, speeds=[1, 1, 0.5, 0.25]))
