@@ -51,10 +51,10 @@ def test_who_knows_everything_is_sure_and_stops() -> None:
     problem = PlanningProblem(Workload.of(profile), local_cluster(3, LINK))
     space = Space(Method())
     told = Surrogate(Calibration(problem).fit(), space)
-    unsure = Belief.of([told], [], None, Limits(judged=300), 0)
+    unsure = Belief.of([told], [], None, Limits(judged=120), 0)
     assert (unsure.gain, unsure.confidence) == (1.0, 0.0)
     best = min(unsure.candidates, key=told)
-    sure = Belief.of([told], [], best, Limits(judged=300), 0)
+    sure = Belief.of([told], [], best, Limits(judged=120), 0)
     # A single draw leaves a doubt, and sixteen a smaller one.
     assert (sure.gain, sure.confidence) == (0.0, pytest.approx(2 / 3))
     surer = Belief.of([told] * 16, [], best, Limits(judged=60), 0)
@@ -63,7 +63,7 @@ def test_who_knows_everything_is_sure_and_stops() -> None:
     assert told(sure.others[0]) == told(best)
     slow = Candidate(random_placement(problem, random.Random(1)), Method())
     assert told(slow) > 1.01 * told(best)
-    aware = Belief.of([told], [best], slow, Limits(judged=300), 0)
+    aware = Belief.of([told], [best], slow, Limits(judged=120), 0)
     assert aware.confidence == pytest.approx(1 / 3)
     assert aware.gain == pytest.approx(1 - told(best) / told(slow), rel=1e-3)
     assert aware.promising[0] == best
