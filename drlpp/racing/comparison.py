@@ -14,7 +14,6 @@ from drlpp.racing.race import LEAST_ROUNDS, LONG, cost_of, race
 from drlpp.racing.rivals import measure, without_equals
 from drlpp.racing.verdict import Verdict, judge
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 
 _HOPELESS = 1.5
@@ -44,16 +43,11 @@ class Comparison(Document):
     speeds: tuple[Speed, ...] = ()
 
     @property
-    def usual_method(self) -> Method:
-        """What descriptions leave out: the method that was asked for."""
-        return usual_method(self.contenders)
-
-    @property
     def verdict(self) -> Verdict | None:
         """The verdict of the race; None if nothing could be measured."""
         # What updates otherwise is not judged by seconds.
         costs = [() if one.averages_weights else one.seconds for one in self.contenders]
-        return judge(self.contenders, costs, self.usual_method)
+        return judge(self.contenders, costs, usual_method(self.contenders))
 
 
 def compare(

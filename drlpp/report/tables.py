@@ -17,6 +17,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.comparison import Comparison
+from drlpp.racing.contenders import usual_method
 from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
@@ -68,7 +69,7 @@ def comparison_table(comparison: Comparison) -> Table:
     the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
     the reference divided by the row's.
     """
-    contenders, usual = comparison.contenders, comparison.usual_method
+    contenders, usual = comparison.contenders, usual_method(comparison.contenders)
     rounds = max((len(one.seconds) for one in contenders), default=0)
     title = f"time per minibatch, median and range of at most {rounds} rounds"
     if comparison.speeds:
@@ -109,7 +110,7 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     to_goal = f"to loss {end.loss:.4g}"
     trainings = "one training" if race.finals == 1 else f"finalists: median of {race.finals}"
     medians = {c: statistics.median(f.cost for f in end.finals_of(c)) for c in end.finalists}
-    costs = end.costs | medians
+    costs, usual = end.costs | medians, usual_method(race.candidates)
     # Finalists, the winner first, then what reached the loss, then the rest.
     ranked = sorted(
         range(len(race.candidates)),
@@ -119,11 +120,10 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     for number in ranked:
         candidate, rate = race.candidates[number], end.rates[number]
         curve = None if rate is None else race.curves[Training(number, rate)]
-        reached, method = curve and curve.minibatches_to(end.loss), candidate.method
+        reached = curve and curve.minibatches_to(end.loss)
         rows.append(
             (
-                f"{candidate.found_by} {candidate.configuration}",
-                "" if candidate.placement is None else f"{method.schedule} {method.policy}",
+                f"{candidate.found_by} {candidate.beside(usual)}",
                 "" if rate is None else f"{rate:.2g}",
                 f"{curve.minibatches / curve.seconds:.1f}" if curve and curve.seconds else "",
                 seconds_text(costs[number]) if number in costs else "",
@@ -131,7 +131,7 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
                 end.ended.get(number, ""),
             )
         )
-    columns = "=candidate", "=method", ">rate", ">mini-\nbatches/s", f">{to_goal}"
+    columns = "=candidate", ">rate", ">mini-\nbatches/s", f">{to_goal}"
     return Table(
         (*columns, ">mini-\nbatches", "ended"),
         rows,
