@@ -17,22 +17,14 @@ from drlpp.runtime.ipc.protocol import Answer, Command, WorkerSpec
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A worker has carried out a command, has failed to, or tells how far it is."""
-
-    worker: int
-    answer: Answer
-
-
-@dataclass(frozen=True)
 class Ended:
     """A worker process has ended without being asked to; ``how`` says in which way."""
 
-    worker: int
     how: str
 
 
-Event = Answered | Ended
+Event = tuple[int, Answer | Ended]
+"""What has become of a worker, by its number, or what it says."""
 
 
 class WorkerHost(ABC):

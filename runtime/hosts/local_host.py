@@ -23,7 +23,7 @@ from drlpp.runtime.hosts.fork_server import (
     main_module_left_out,
     warm_up,
 )
-from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.host import Ended, Event, WorkerHost
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.protocol import Command, Stop, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -127,9 +127,9 @@ class LocalHost(WorkerHost):
         for worker, one in self._running.items():
             if one.channel.connection in ready:
                 with suppress(EOFError, ConnectionResetError):
-                    found.append(Answered(worker, one.channel.receive()))
+                    found.append((worker, one.channel.receive()))
         found.extend(
-            Ended(worker, describe_exit(one.process.exitcode))
+            (worker, Ended(describe_exit(one.process.exitcode)))
             for worker, one in self._running.items()
             if not one.process.is_alive()
         )

@@ -33,7 +33,7 @@ from drlpp.models.task import Task
 from drlpp.runtime.device.device_failures import without_their_gpu
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
-from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
+from drlpp.runtime.hosts.host import Ended, Event, WorkerHost
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for
 from drlpp.runtime.ipc.channel import open_store
 from drlpp.runtime.ipc.protocol import (
@@ -259,7 +259,7 @@ class WorkerGroup:
         self._inform()
 
     def _start(self) -> None:
-        if self._runs and not any(isinstance(event, Ended) for event in self._events(0)):
+        if self._runs and not any(isinstance(what, Ended) for _, what in self._events(0)):
             return
         self.kill()
         self._store, store = open_store(self._placed.address)
@@ -396,19 +396,19 @@ class WorkerGroup:
                 )
             for event in events:
                 match event:
-                    case Answered(_, DRLPPError() as failed):
+                    case (_, DRLPPError() as failed):
                         # A worker that is lost makes others fail, and may be noticed after them.
                         self._raise_if_one_is_lost(events)
                         # So does a host that is lost, whose workers can say nothing any more.
                         self.ask_all(lambda host: host.check())
                         raise failed
-                    case Answered(_, Progress() as progress):
+                    case (_, Progress() as progress):
                         if on_progress:
                             on_progress(progress)
-                    case Answered(worker, Reading() as reading):
+                    case (worker, Reading() as reading):
                         assert feed is not None
                         feed.on_request(worker, reading)
-                    case Answered(worker, answer) if not isinstance(answer, Working):
+                    case (worker, answer) if not isinstance(answer, Working | Ended):
                         answers[worker] = answer
                         waiting.discard(worker)
             if waiting:
@@ -444,16 +444,14 @@ class WorkerGroup:
             self._raise_if_ended(events)
             for event in events:
                 match event:
-                    case Answered(_, WorkerLost() as lost) if lost.workers:
+                    case (_, WorkerLost() as lost) if lost.workers:
                         raise lost
             events = self._events(end - time.monotonic())
 
     def _raise_if_ended(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, Ended):
-                raise WorkerLost(
-                    f"{self._description_of(event.worker)} {event.how}", [event.worker]
-                )
+        for worker, what in events:
+            if isinstance(what, Ended):
+                raise WorkerLost(f"{self._description_of(worker)} {what.how}", [worker])
 
     def _description_of(self, worker: int) -> str:
         facts = [f"stage {self.stages[worker]}"] if worker in self.stages else []

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from drlpp.errors import StorageFailure
-from drlpp.runtime.hosts.host import Answered, Ended, Event
+from drlpp.runtime.hosts.host import Ended, Event
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.protocol import Command, WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
@@ -175,7 +175,7 @@ class HostKeeper:
             self.host.send(worker, command)
         except StorageFailure as error:
             failed = StorageFailure(f"host {self.host.name}: {error}")
-            self._loop.call_soon_threadsafe(self._report, [Answered(worker, failed)])
+            self._loop.call_soon_threadsafe(self._report, [(worker, failed)])
 
     def write(self, file: str, content: np.ndarray[Any, Any]) -> None:
         """Write the host's copy of a file, which is there for workers once it is whole."""
@@ -210,7 +210,7 @@ class HostKeeper:
     def _hear(self) -> None:
         """Report what workers say until one ends, after which all are replaced."""
         events = self.host.events(mp_connection.wait(self._watched, 0))
-        if any(isinstance(event, Ended) for event in events):
+        if any(isinstance(what, Ended) for _, what in events):
             self._watch(())
         self._report(events)
 

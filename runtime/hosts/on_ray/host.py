@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, StorageFailure
 from drlpp.io.files import is_storage_error
-from drlpp.runtime.hosts.host import Answered, Event, WorkerHost
+from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.hosts.on_ray.actor import Report, host_actor, machine_identity
 from drlpp.runtime.hosts.on_ray.nodes import HostPlan
 from drlpp.runtime.ipc.protocol import Command, RunResult, WorkerSpec
@@ -247,7 +246,7 @@ class RayHost(WorkerHost):
 
     def _on_our_clock(self, event: Event) -> Event:
         match event:
-            case Answered(answer=RunResult() as result) if self.machine != machine_identity():
+            case (worker, RunResult() as result) if self.machine != machine_identity():
                 readings = []
                 for _ in range(_CLOCK_READINGS):
                     begin = time.perf_counter()
@@ -255,7 +254,7 @@ class RayHost(WorkerHost):
                     end = time.perf_counter()
                     readings.append((end - begin, theirs - (begin + end) / 2))
                 # How far that machine's clock is ahead, by the reading that took least.
-                return replace(event, answer=result.later(-min(readings)[1]))
+                return worker, result.later(-min(readings)[1])
         return event
 
     def check(self) -> None:

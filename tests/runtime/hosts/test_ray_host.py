@@ -17,7 +17,7 @@ import pytest
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure
-from drlpp.runtime.hosts.host import Answered, Ended, Event
+from drlpp.runtime.hosts.host import Ended, Event
 from drlpp.runtime.hosts.on_ray import host as module
 from drlpp.runtime.hosts.on_ray.actor import HostKeeper
 from drlpp.runtime.hosts.on_ray.host import RayHost
@@ -153,14 +153,14 @@ def test_workers_start_end_and_are_replaced(actor: Actor, tmp_path: Path) -> Non
     host = host_of(actor, tmp_path)
     process = started(host)
     os.kill(process, signal.SIGKILL)
-    (ended,) = events_of(host)
-    assert (type(ended), ended.worker) == (Ended, 1)
+    ((worker, ended),) = events_of(host)
+    assert (worker, type(ended)) == (1, Ended)
     host.kill()
     assert not host.process_ids
     assert started(host) != process
     # What the first said late is nobody's any more.
-    host.arrived.append((1, ended))
-    late = Answered(1, Working())
+    host.arrived.append((1, (1, ended)))
+    late = (1, Working())
     actor.keeper.send(host._generation, 1, Release())
     host.arrived.append((host._generation, late))
     assert late in events_of_soon(host)
@@ -178,10 +178,9 @@ def test_a_command_that_finds_no_room_is_an_answer(actor: Actor, tmp_path: Path)
     started(host)
     shutil.rmtree(host.folder)
     host.send(1, Collect(storage="x" * 4096))
-    (event,) = events_of(host)
-    assert isinstance(event, Answered)
-    assert isinstance(event.answer, StorageFailure)
-    assert "host far: " in str(event.answer)
+    ((_, answer),) = events_of(host)
+    assert isinstance(answer, StorageFailure)
+    assert "host far: " in str(answer)
     host.kill()
 
 
@@ -193,12 +192,11 @@ def test_times_of_another_clock_become_ours(actor: Actor, tmp_path: Path, same: 
     host = host_of(actor, tmp_path)
     times = [(begin + AHEAD, begin + AHEAD + 2)]
     result = RunResult(times=times, losses={}, scores={}, peak_memory_bytes=0, bytes_sent=0)
-    host.arrived.append((0, Answered(1, result)))
-    (event,) = events_of_soon(host)
-    assert isinstance(event, Answered)
-    assert isinstance(event.answer, RunResult)
+    host.arrived.append((0, (1, result)))
+    ((_, answer),) = events_of_soon(host)
+    assert isinstance(answer, RunResult)
     shift = AHEAD if same else 0.0
-    assert event.answer.times == [pytest.approx((begin + shift, begin + shift + 2), abs=0.5)]
+    assert answer.times == [pytest.approx((begin + shift, begin + shift + 2), abs=0.5)]
 
 
 def test_what_goes_wrong_on_a_host_is_told_with_its_name(

@@ -11,7 +11,7 @@ import pytest
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, ModelError, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.host import Answered, Ended, Event, Hosts, WorkerHost
+from drlpp.runtime.hosts.host import Ended, Event, Hosts, WorkerHost
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.protocol import Load, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -68,14 +68,14 @@ def test_a_host_that_is_cut_off_is_told_as_such_by_its_silent_workers(
         group.command({0: Release()})
 
 
-CONNECTION = Answered(0, WorkerLost("worker 0 lost its connection to another"))
-MODEL = Answered(0, ModelError("worker 0: RuntimeError: size mismatch"))
-GPU = Answered(1, WorkerLost("worker 1 lost its GPU (unknown error)", [1]))
+CONNECTION = (0, WorkerLost("worker 0 lost its connection to another"))
+MODEL = (0, ModelError("worker 0: RuntimeError: size mismatch"))
+GPU = (1, WorkerLost("worker 1 lost its GPU (unknown error)", [1]))
 
 
 @pytest.mark.parametrize("first", [CONNECTION, MODEL])
 def test_a_worker_that_has_lost_its_gpu_is_the_cause_of_what_others_say_before_it(
-    hosted: Hosted, first: Answered
+    hosted: Hosted, first: Event
 ) -> None:
     host, group = hosted(2)
     # What was heard before a command is no answer to it.
@@ -94,13 +94,13 @@ def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(hoste
 
     def send(worker: int, command: Load) -> None:
         asked_for.append(command.device)
-        answers.append(Answered(worker, gpus[worker]))
+        answers.append((worker, gpus[worker]))
 
     host.send.side_effect = send
     host.events.side_effect = lambda ready: [answers.pop(0)] if answers else []
     group.prepare()
     gpus[1] = DeviceFacts()
-    answers.append(Ended(1, "was killed"))
+    answers.append((1, Ended("was killed")))
     for _ in range(2):
         with pytest.raises(HostLost, match="there is no GPU any more for worker 1") as lost:
             group.prepare()
@@ -125,7 +125,7 @@ def test_nobody_waits_while_the_controller_is_stopped(
     monkeypatch.setattr(worker_group.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(worker_group.mp_connection, "wait", wait)
     (host, patient), (_, impatient) = (hosted(limits=TimeLimits(answer_seconds=10)) for _ in "12")
-    host.events.side_effect = [[]] * 4 + [[Answered(0, None)]]
+    host.events.side_effect = [[]] * 4 + [[(0, None)]]
     patient.command({0: Release()})
     assert patient.stops == 1
     assert patient.longest_silence_seconds < 10

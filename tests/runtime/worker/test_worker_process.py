@@ -35,7 +35,7 @@ with ClusterSession("tests.support.models.small:perceptron", 1) as session:
     (host,) = session.hosts
     host._running[0].channel.connection.send_bytes(pickle.dumps(session.folder / "message-gone"))
     assert connection.wait([host._running[0].process.sentinel], 60)
-    print(*(event.how for event in host.events([])))
+    print(*(what.how for _, what in host.events([])))
 """
 
 
