@@ -83,13 +83,11 @@ class RayHosts(Hosts):
             # Ray would wait for it.
             return
         # In a thread, since Ray may wait for ever for a head that has ended a moment ago.
-        giving = threading.Thread(target=self._give_back, daemon=True)
+        giving = threading.Thread(
+            target=lambda: [host.give_back() for host in self.hosts], daemon=True
+        )
         giving.start()
         giving.join(self._limits.host_silence_seconds)
-
-    def _give_back(self) -> None:
-        for host in self.hosts:
-            host.give_back()
 
     def _planned(
         self, workers: int, description: Cluster | None, gpus: bool, least: int | None
@@ -152,25 +150,20 @@ class RayHosts(Hosts):
         left = [node for node in nodes_of_cluster() if node.identity not in taken]
         for node in lost.plan.possible(left, awaited):
             host = self._host(replace(lost.plan, node=node))
-            if self._opens(host, node):
-                host.has_returned = True
-                self.hosts[self.hosts.index(lost)] = host
-                if not self._closed.is_set():
-                    return
+            host.reserve()
+            try:
+                if host.begin(self._limits.gathering_seconds):
+                    host.open()
+                    host.has_returned = True
+                    self.hosts[self.hosts.index(lost)] = host
+                    if not self._closed.is_set():
+                        return
+            except InvalidInput:
+                self._refused.add(node.identity)
+            except (DRLPPError, RayError):
+                # Gone again, or it cannot begin: it is looked for once more.
+                pass
             host.give_back()
-
-    def _opens(self, host: RayHost, node: RayNode) -> bool:
-        host.reserve()
-        try:
-            if host.begin(self._limits.gathering_seconds):
-                host.open()
-                return True
-        except InvalidInput:
-            self._refused.add(node.identity)
-        except (DRLPPError, RayError):
-            # Gone again, or it cannot begin: it is looked for once more.
-            pass
-        return False
 
     def _watch_head(self) -> None:
         """Notice that the head has ended, before Ray ends this program for it without a word."""
