@@ -9,7 +9,6 @@ replicas hold many weights the rule is too low, and a search that goes by it end
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import numpy
 
@@ -72,8 +71,7 @@ class SumsLeft:
 
     def __init__(self, workload: Workload, cluster: Cluster) -> None:
         self._workload, self._cluster = workload, cluster
-        # It holds what it returns as long as this lives.
-        self._of = cache(self._computed)
+        self._known: dict[tuple[Stage, bool], float] = {}
 
     def __call__(self, placement: Placement) -> float:
         """Return a lower bound; 0 where no stage is replicated."""
@@ -88,6 +86,12 @@ class SumsLeft:
             ),
             default=0.0,
         )
+
+    def _of(self, stage: Stage, last: bool) -> float:
+        found = self._known.get((stage, last))
+        if found is None:
+            found = self._known[stage, last] = self._computed(stage, last)
+        return found
 
     def _computed(self, stage: Stage, last: bool) -> float:
         workload = self._workload

@@ -20,9 +20,9 @@ from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Pricing
 from drlpp.simulator.playing.endless import endless_program
-from drlpp.simulator.playing.finite_run import FiniteRun
 from drlpp.simulator.playing.program import Program
-from drlpp.simulator.steady_state import Enough, SteadyState, find_steady_state
+from drlpp.simulator.playing.timeline import timeline_of
+from drlpp.simulator.steady_state import Enough, SteadyState, find_steady_state, run_of
 from drlpp.specs.cluster import Cluster
 
 _LONG_WINDOW = 512
@@ -48,7 +48,7 @@ class Simulation:
     pipeline: Pipeline
     method: Method
     window: Window
-    steady: SteadyState | FiniteRun = field(repr=False)
+    steady: SteadyState = field(repr=False)
     pricing: Pricing = field(repr=False)
     _memory: MemoryModel = field(repr=False)
 
@@ -163,11 +163,9 @@ class Simulation:
         return self.steady.program
 
     @cached_property
-    def run(self) -> FiniteRun:
+    def run(self) -> SteadyState:
         """The run that live workers would make for the window, filling and draining included."""
-        if isinstance(self.steady, FiniteRun):
-            return self.steady
-        return FiniteRun.of(self.pipeline, self.method, self.window, self.pricing)
+        return run_of(self.pipeline, self.method, self.window, self.pricing)
 
     @property
     def schedule(self) -> Schedule:
@@ -177,7 +175,8 @@ class Simulation:
     @cached_property
     def timeline(self) -> tuple[TimedAction, ...]:
         """All actions of :attr:`run` by start, in seconds."""
-        return self.run.timeline(self.schedule)
+        run = self.run
+        return timeline_of(self.schedule, run.played, self.pricing.of(run.program))
 
     @cached_property
     def _bytes_sent(self) -> list[float]:
@@ -223,10 +222,9 @@ def simulate(
     pricing = Pricing(PlacedStages(workload, placement), cluster, method)
     pipeline = pricing.placed.pipeline
     endless = endless_program(pipeline.numbered, method)
-    steady: SteadyState | FiniteRun
     if endless is None:
         window = Window.plan(pipeline, max(minibatches, _LONG_WINDOW), method)
-        steady = FiniteRun.of(pipeline, method, window, pricing)
+        steady = run_of(pipeline, method, window, pricing)
     else:
         steady = find_steady_state(endless, pricing.of, enough)
         window = steady.window(pipeline, method, minibatches)

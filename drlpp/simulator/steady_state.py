@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
+from operator import getitem
 
 import numpy
 
@@ -22,10 +24,11 @@ from drlpp.costs.stage_cost import Array
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.costs import Costs, Pricing
 from drlpp.simulator.playing.endless import EndlessProgram
-from drlpp.simulator.playing.events import Play
+from drlpp.simulator.playing.events import Play, play
 from drlpp.simulator.playing.program import Program
+from drlpp.simulator.playing.shapes import program_of
 
 MOST_MINIBATCHES = 512
 """Played at most; a period that begins later is not found."""
@@ -39,38 +42,26 @@ _NOT_STEADY = 1 - 1e-9
 
 @dataclass(frozen=True)
 class SteadyState:
-    """A period, or where none was found the second half of what was played.
+    """A period, or where none was found the second half of what was played, or a window of a run.
 
     Attributes:
-        endless: what was played.
+        program: that was played, or its beginning.
         played: when everything happened.
-        begin, end: the rounds at whose ends it begins and ends.
+        until: for a number of minibatches the step of every worker that completes them.
+        warm_up: the minibatches before it.
+        minibatches: in it.
         seconds: that it takes.
         steadiness: the seconds of the fastest worker for it over the slowest's: 1 if it is a
             period, less where work still piles up between them.
     """
 
-    endless: EndlessProgram
+    program: Program
     played: Play
-    begin: int
-    end: int
+    until: Callable[[int], list[int]]
+    warm_up: int
+    minibatches: int
     seconds: float
     steadiness: float
-
-    @property
-    def program(self) -> Program:
-        """The beginning of it."""
-        return self.endless.before
-
-    @property
-    def warm_up(self) -> int:
-        """The minibatches before it."""
-        return (self.endless.rounds_before + self.begin + 1) * self.endless.minibatches
-
-    @property
-    def minibatches(self) -> int:
-        """The minibatches in it."""
-        return (self.end - self.begin) * self.endless.minibatches
 
     def window(self, pipeline: Pipeline, method: Method, least: int) -> Window:
         """Return a window of whole periods, of at least so many minibatches."""
@@ -86,28 +77,45 @@ class SteadyState:
 
     def completions(self, step: int) -> list[float]:
         """Return when minibatches were complete: at its begin, and after every ``step``."""
-        endless, ends = self.endless, self.played.ends
-        before = endless.rounds_before * endless.minibatches
-        # Those of the first round that repeats are known, and all later ones are as many rounds on.
-        counts = endless.rounds.counts.tolist()
-        updates = [{through: step for step, through in own} for own in endless.before.updates]
-        found = []
-        for through in range(self.warm_up, self.warm_up + self.minibatches + 1, step):
-            turn, place = divmod(through - before - 1, endless.minibatches)
-            steps = [own[before + place + 1] for own in updates]
-            columns = zip(ends, steps, counts, strict=True)
-            found.append(max(own[first + turn * count] for own, first, count in columns))
-        return found
+        through = range(self.warm_up, self.warm_up + self.minibatches + 1, step)
+        ends = self.played.ends
+        return [max(map(getitem, ends, self.until(one))) for one in through]
 
     def busy_seconds(self, worker: int, minibatches: int) -> float:
-        """Return what a worker, by its index, computes for so many minibatches of periods."""
-        before, each = self.program.steps.counts[worker], self.endless.rounds.counts[worker]
-        first, last = (before + (rounds + 1) * each for rounds in (self.begin, self.end))
+        """Return what a worker, by its index, computes for so many minibatches."""
+        first, last = (
+            self.until(self.warm_up + number)[worker] + 1 for number in (0, self.minibatches)
+        )
         busy = 0.0
-        for step in islice(self.played.steps_of(worker), int(first), int(last)):
+        for step in islice(self.played.steps_of(worker), first, last):
             if step.kind >= 0:
                 busy += step.end - step.begin
         return busy * minibatches / self.minibatches
+
+
+def run_of(pipeline: Pipeline, method: Method, window: Window, pricing: Pricing) -> SteadyState:
+    """Play a run as live workers make it, which begins and ends empty: its window."""
+    program = _compiled(pipeline.numbered, method, window.minibatches)
+    played = play(program, pricing.of(program))
+    first, last = (program.until(window.warm_up + number) for number in (0, window.length))
+    ends = zip(played.ends, first, last, strict=True)
+    seconds = [done[end] - done[begin] for done, begin, end in ends]
+    slowest = max(seconds)
+    return SteadyState(
+        program=program,
+        played=played,
+        until=program.until,
+        warm_up=window.warm_up,
+        minibatches=window.length,
+        seconds=slowest,
+        steadiness=min(seconds) / slowest if slowest else 1.0,
+    )
+
+
+@lru_cache(maxsize=8)
+def _compiled(shape: Pipeline, method: Method, minibatches: int) -> Program:
+    """Return the program of a schedule; a search comes back to long ones of one shape."""
+    return program_of(shape, method, minibatches)
 
 
 Enough = Callable[[float, float], bool]
@@ -148,7 +156,7 @@ def find_steady_state(
         rows = _Rows.of(program, played)
         found = _period(rows)
         if found is not None:
-            return SteadyState(program, played, *found, steadiness=1.0)
+            return _from(program, played, *found, steadiness=1.0)
         if rounds >= most_ahead and rows.complete < 2:
             # Somebody is so far ahead that the others have hardly begun.
             played.play(rounds, to_the_end=True)
@@ -164,8 +172,19 @@ def find_steady_state(
             least_pace = fastest / minibatches * (1 - 1 / rounds_long)
             if last or (enough and enough(least_pace, seconds / minibatches)):
                 steadiness = min(fastest / seconds, _NOT_STEADY) if seconds else 1.0
-                return SteadyState(program, played, begin, end, seconds, steadiness)
+                return _from(program, played, begin, end, seconds, steadiness)
         rounds += max(2, rounds // 2)
+
+
+def _from(
+    program: EndlessProgram, played: Play, begin: int, end: int, seconds: float, steadiness: float
+) -> SteadyState:
+    """Return what lies between the ends of two rounds."""
+    warm_up = (program.rounds_before + begin + 1) * program.minibatches
+    minibatches = (end - begin) * program.minibatches
+    return SteadyState(
+        program.before, played, program.until, warm_up, minibatches, seconds, steadiness
+    )
 
 
 @dataclass(frozen=True)

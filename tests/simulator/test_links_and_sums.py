@@ -228,7 +228,8 @@ def test_a_sum_leaves_when_all_have_contributed() -> None:
     together = Placement.from_assignment([0, 0], (0, 0))
     played = simulate(workload, cluster_of(1), Placement.from_assignment([0, 0], (0,)), method)
     assert played.seconds_per_minibatch == pytest.approx(12 + 4)
-    costs = simulate(workload, cluster_of(2), together, method).run.costs
+    played = simulate(workload, cluster_of(2), together, method)
+    costs = played.pricing.of(played.program)
     assert _longest(costs) == [[0.0]]
     assert costs.ring_latency == [8.0]
 
@@ -255,8 +256,9 @@ def test_replicas_sum_copies_of_others_weights_apart() -> None:
     assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1))] == [2]
     assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1, 2))] == [10]
     placement = Placement.from_assignment([0, 0, 1], (0, 0, 1))
-    run = simulate(workload, cluster_of(3), placement, Method(policy="stash")).run
+    played = simulate(workload, cluster_of(3), placement, Method(policy="stash"))
+    costs = played.pricing.of(played.program)
     # Of two replicas, two messages of half the bytes.
     # Its own weights and the copy go one after the other, over the ports of the messages.
-    sums = [(one.stage, one.tie) for one in run.program.sums]
-    assert dict(zip(sums, _longest(run.costs), strict=True)) == {(0, -1): [2.0], (0, 0): [8.0]}
+    sums = [(one.stage, one.tie) for one in played.program.sums]
+    assert dict(zip(sums, _longest(costs), strict=True)) == {(0, -1): [2.0], (0, 0): [8.0]}

@@ -32,12 +32,11 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.timeline import play
 from drlpp.simulator import Simulation, simulate
 from drlpp.simulator.playing import events
-from drlpp.simulator.playing.endless import endless_program, round_of
+from drlpp.simulator.playing.endless import EndlessProgram, endless_program, round_of
 from drlpp.simulator.playing.events import Play
-from drlpp.simulator.playing.finite_run import FiniteRun
 from drlpp.simulator.playing.program import TIED_UPDATE, Program
 from drlpp.simulator.playing.shapes import program_of
-from drlpp.simulator.steady_state import MOST_MINIBATCHES, SteadyState
+from drlpp.simulator.steady_state import MOST_MINIBATCHES
 from drlpp.specs.cluster import Cluster, Host
 from tests.support.simulated_chains import chain, fast_cluster, one_way, stages_of
 from tests.support.strategies.graphs import placements, uneven
@@ -179,7 +178,7 @@ def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation
 
 
 @st.composite
-def steady_simulations(draw: st.DrawFn) -> tuple[Simulation, SteadyState]:
+def steady_simulations(draw: st.DrawFn) -> tuple[Simulation, EndlessProgram]:
     profile, cluster = draw(costed()), draw(clusters())
     # Times without a common divisor meet at no port at once.
     operators = [
@@ -195,25 +194,28 @@ def steady_simulations(draw: st.DrawFn) -> tuple[Simulation, SteadyState]:
     chosen = draw(st.sampled_from([*METHODS, Method(in_flight_per_link=5)]))
     method = draw(uneven(chosen, len(placement.stages)))
     found = simulate(Workload.of(profile, method), cluster, placement, method, 6)
-    assert isinstance(found.steady, SteadyState)
-    return found, found.steady
+    endless = endless_program(found.pipeline.numbered, method)
+    assert endless is not None
+    return found, endless
 
 
 @given(steady_simulations())
 @settings(max_examples=40)
-def test_a_period_goes_on_for_ever(case: tuple[Simulation, SteadyState]) -> None:
+def test_a_period_goes_on_for_ever(case: tuple[Simulation, EndlessProgram]) -> None:
     """Played for three periods more, everything happens as before, as much later."""
-    found, steady = case
+    found, program = case
+    steady = found.steady
     if steady.steadiness < 1:
         return
-    program, length = steady.endless, steady.end - steady.begin
+    begin = steady.warm_up // program.minibatches - program.rounds_before
+    length = steady.minibatches // program.minibatches
     longer = Play(program.before, found.pricing.of(program.before), program)
-    rounds = steady.end + 3 * length + program.rounds_in_flight + 3
+    rounds = begin + 4 * length + program.rounds_in_flight + 3
     longer.play(rounds)
     compared = 0
     counts = zip(longer.ends, program.before.steps.counts, program.rounds.counts, strict=True)
     for ends, before, each in counts:
-        first, period = before + (steady.begin + 1) * each, length * each
+        first, period = before + begin * each, length * each
         for early, late in zip(ends[first:], ends[first + period :], strict=False):
             assert late - early == pytest.approx(steady.seconds, rel=1e-7)
             compared += 1
@@ -223,10 +225,11 @@ def test_a_period_goes_on_for_ever(case: tuple[Simulation, SteadyState]) -> None
 @given(steady_simulations())
 @settings(max_examples=40)
 def test_a_run_that_begins_and_ends_has_it_in_its_window(
-    case: tuple[Simulation, SteadyState],
+    case: tuple[Simulation, EndlessProgram],
 ) -> None:
     """The schedule of live workers, which drains, gives what the one that never ends gives."""
-    found, steady = case
+    found, _ = case
+    steady = found.steady
     if steady.steadiness < 1:
         return
     assert found.run.completions(found.window.step) == pytest.approx(found.completions, rel=1e-9)
@@ -237,10 +240,12 @@ def test_a_run_that_begins_and_ends_has_it_in_its_window(
 
 @given(steady_simulations())
 @settings(max_examples=15)
-def test_compiled_it_plays_the_same_to_the_last_bit(case: tuple[Simulation, SteadyState]) -> None:
+def test_compiled_it_plays_the_same_to_the_last_bit(
+    case: tuple[Simulation, EndlessProgram],
+) -> None:
     assert find_spec("numba"), "tests need the extra 'fast'"
-    found, steady = case
-    program, costs = steady.endless, found.pricing.of(steady.program)
+    found, program = case
+    costs = found.pricing.of(program.before)
     plays = []
     for many in (0, math.inf):
         with mock.patch.object(events, "_MANY_STEPS", many):
@@ -318,7 +323,7 @@ def test_a_stage_that_gets_no_gradients_runs_ahead_for_ever() -> None:
 def test_a_round_that_is_too_long_is_measured_over_a_long_window() -> None:
     cluster = fast_cluster(29)
     found = stages_of(chain(5, 7, 8, 9), cluster, 5, 7, 8, 9)
-    assert isinstance(found.steady, FiniteRun)
+    assert endless_program(found.pipeline.numbered, found.method) is None
     assert found.window.length >= 512
     assert found.seconds_per_minibatch == pytest.approx(10 / 7, rel=0.01)
     assert 0.98 < found.steadiness <= 1

@@ -13,14 +13,20 @@ from copy import copy
 from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
+import numpy
+
+from drlpp.costs.buckets import SumsLeft
+from drlpp.costs.memory import MemoryModel
 from drlpp.costs.placed_stages import PlacedStages
+from drlpp.costs.placement_rule import PlacementRule
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.planners.problem import AnalyticObjective, PlanningProblem
+from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.space import Space
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -33,6 +39,10 @@ _ROUGHLY = 1.0002
 """What is so little above the rule may as well be taken for steady, since it is never below."""
 
 
+_UNREACHABLE_SECONDS = 1e12
+"""More than any placement takes: what misses memory is above it."""
+
+
 class _Known(IntEnum):
     """How well seconds are known: bounds, roughly, exactly; or how much memory is missing."""
 
@@ -40,6 +50,20 @@ class _Known(IntEnum):
     ROUGH = 1
     EXACT = 2
     MISSING = 3
+
+
+class _Bounds(NamedTuple):
+    """What is known of placements by the rule, under methods that it takes for alike.
+
+    Attributes:
+        workload: under these methods.
+        sums: another lower bound, where replicas wait for the sums of their gradients.
+        known: stages and seconds of placements, by the operators and accelerators of each stage.
+    """
+
+    workload: Workload
+    sums: SumsLeft
+    known: dict[Hashable, tuple[PlacedStages, float]]
 
 
 class Judge:
@@ -64,8 +88,11 @@ class Judge:
         self.steps = 0
         self._failed = {self.key(candidate): (math.inf, _Known.EXACT) for candidate in failed}
         self._seconds: dict[Hashable, tuple[float, _Known]] = dict(self._failed)
-        self._rules: dict[Method, AnalyticObjective] = {}
-        self._rules_alike: dict[Method, AnalyticObjective] = {}
+        self._problems: dict[Method, tuple[PlanningProblem, _Bounds]] = {}
+        self._alike: dict[Method, _Bounds] = {}
+        self._rule = PlacementRule(problem.cluster)
+        limits = problem.cluster.memory_bytes
+        self._limits = numpy.array([math.inf if most is None else most for most in limits])
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
 
     def anew(self) -> Self:
@@ -135,7 +162,7 @@ class Judge:
 
     def problem_of(self, method: Method) -> PlanningProblem:
         """Return the problem as it is under a method of the space."""
-        return self._rule_of(method).problem
+        return self._known_of(method)[0]
 
     @cached_property
     def _kinds(self) -> tuple[int, ...]:
@@ -145,17 +172,19 @@ class Judge:
         kinds = list(zip(cluster.speeds, cluster.host_of, limits, strict=True))
         return tuple(map(kinds.index, kinds))
 
-    def _rule_of(self, method: Method) -> AnalyticObjective:
-        found = self._rules.get(method)
+    def _known_of(self, method: Method) -> tuple[PlanningProblem, _Bounds]:
+        """Return the problem under a method, and what is known of placements by its rule."""
+        found = self._problems.get(method)
         if found is None:
             base = self.problem
             # By the rule, passes take as long with any of these, of which there are many.
             alike = method.model_copy(update={"in_flight_per_link": 0, "recompute": False})
-            if alike not in self._rules_alike:
-                problem = replace(base, workload=base.workload.with_method(method))
-                self._rules_alike[alike] = AnalyticObjective(problem)
-            memory = replace(base.memory, method=method)
-            found = self._rules[method] = self._rules_alike[alike].with_memory(memory)
+            if alike not in self._alike:
+                workload = base.workload.with_method(method)
+                self._alike[alike] = _Bounds(workload, SumsLeft(workload, base.cluster), {})
+            bounds, memory = self._alike[alike], replace(base.memory, method=method)
+            problem = replace(base, workload=bounds.workload, memory=memory)
+            found = self._problems[method] = problem, bounds
         return found
 
     def by_rule(self, candidate: Candidate, limit: float = math.inf) -> float:
@@ -170,11 +199,26 @@ class Judge:
         return math.inf if below and self._is_refused(candidate) else bound * factor
 
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
-        rule = self._rule_of(candidate.method)
-        bound = rule(candidate.placement)
-        if not rule.fits(bound):
-            return bound, _Known.MISSING
-        return max(bound, rule.sums(candidate.placement)), _Known.BOUND
+        (problem, bounds), placement = self._known_of(candidate.method), candidate.placement
+        key = tuple((stage.operators, stage.accelerators) for stage in placement.stages)
+        found = bounds.known.get(key)
+        if found is None:
+            placed = PlacedStages(bounds.workload, placement)
+            found = bounds.known[key] = placed, self._rule.seconds(placed).slowest
+        placed, seconds = found
+        if missing := self._missing(placed, problem.memory):
+            return _UNREACHABLE_SECONDS * (1 + missing) + seconds, _Known.MISSING
+        return max(seconds, bounds.sums(placement)), _Known.BOUND
+
+    def _missing(self, placed: PlacedStages, memory: MemoryModel) -> float:
+        """Return the missing bytes per byte of memory, added up over the stages."""
+        if numpy.isinf(self._limits).all():
+            return 0.0
+        limits = numpy.array([self._limits[list(held)].min() for held in placed.holders])
+        needed = placed.on_accelerators(placed.memory_bytes(memory))
+        if placed.placement.is_folded:
+            needed, limits = needed[: len(needed) // 2], limits[: len(limits) // 2]
+        return float((numpy.maximum(needed - limits, 0) / limits).sum())
 
     def _played(
         self, candidate: Candidate, bound: float = 0.0, limit: float = math.inf

@@ -44,6 +44,13 @@ class EndlessProgram:
     rounds: Steps
     rounds_in_flight: int
 
+    def until(self, minibatches: int) -> list[int]:
+        """Return the step of every worker that completes so many, in a round that repeats."""
+        before = self.rounds_before * self.minibatches
+        turn, place = divmod(minibatches - before - 1, self.minibatches)
+        steps = zip(self.before.until(before + place + 1), self.rounds.counts.tolist(), strict=True)
+        return [step + turn * count for step, count in steps]
+
     @cached_property
     def tables(self) -> Tables:
         """As the event loop reads it."""

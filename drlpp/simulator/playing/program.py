@@ -7,9 +7,11 @@ a kind are made in theirs, so neither needs a number: a step is the same in ever
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy
@@ -165,6 +167,13 @@ class Program:
     def of(cls, schedule: Schedule) -> Program:
         """Compile a schedule."""
         return _Compiler(schedule).compile()
+
+    def until(self, minibatches: int) -> list[int]:
+        """Return the step of every worker that completes the first so many minibatches."""
+        return [
+            updates[bisect_left(updates, minibatches, key=itemgetter(1))][0]
+            for updates in self.updates
+        ]
 
 
 class _Compiler:
