@@ -84,7 +84,7 @@ def measured_parallel(
         try:
             found = session.execute(commands)
         finally:
-            session.remove(file)
+            session.remove_file(file)
         ends = zip(*([end for _, end in found[rank].times] for rank in ranks), strict=True)
         marks = window.marks([max(together) for together in ends])
         return measurement_of_whole(

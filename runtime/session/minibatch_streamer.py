@@ -73,7 +73,7 @@ class MinibatchStreamer:
         if len(self._pending) == self.stream.chunk_minibatches or self._read == self.count:
             file = self.stream.file_of(self._written)
             write_chunk(self.group.folder / file, self._pending)
-            self.group.publish(file)
+            self.group.publish_file(file)
             self._pending = []
             self._written += 1
         return True
@@ -91,7 +91,7 @@ class MinibatchStreamer:
 
     def _remove_before(self, chunk: int) -> None:
         for number in range(self._removed, min(chunk, self._written)):
-            self.group.remove(self.stream.file_of(number))
+            self.group.remove_file(self.stream.file_of(number))
             self._removed = number + 1
 
 

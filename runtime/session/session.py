@@ -217,7 +217,7 @@ class ClusterSession(WorkerGroup):
         self._check_present(plan.pipeline.workers, "the placement")
         pipeline = plan.pipeline
         self.prepare()
-        lent = self.lend(checkpoint) if checkpoint else None
+        lent = self.lend_file(checkpoint) if checkpoint else None
         group = self.new_group("deployment", pipeline.workers, routes=pipeline.routes)
         commands = deployment_commands(
             self.captured.microbatch(plan.method.microbatches),
@@ -233,7 +233,7 @@ class ClusterSession(WorkerGroup):
         answers = self.command({**commands, **dict.fromkeys(idle, Release())})
         if lent:
             # Workers have it mapped as long as they need it.
-            self.remove(lent)
+            self.remove_file(lent)
         seconds = time.perf_counter() - begin
         self.spent.deploying_seconds += seconds
         uncompiled = {
@@ -346,8 +346,8 @@ class ClusterSession(WorkerGroup):
         self.command(dict.fromkeys(workers, Collect(in_flight)))
         stages = {}
         for file, worker in zip(map(held_file, workers), workers, strict=True):
-            stages[worker] = read_checkpoint(self.fetch(worker, file))
-            self.remove(file)
+            stages[worker] = read_checkpoint(self.fetch_file(worker, file))
+            self.remove_file(file)
         return stages
 
     def write_parts(self, deployment: Deployment, storage: str, folder: str) -> None:

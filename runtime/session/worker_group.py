@@ -238,7 +238,7 @@ class WorkerGroup:
         self._end(self._present_hosts, methodcaller("kill"))
 
     def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
-        self._runs, self._store = False, None
+        self._runs = False
         for host in hosts:
             try:
                 how(host)
@@ -247,6 +247,8 @@ class WorkerGroup:
                 lost = error if isinstance(error, HostLost) else HostLost(str(error))
                 lost.workers = lost.workers or frozenset(host.workers)
                 self.lost = self.lost or lost
+        # Not before: whoever begins to join it would wait, and not hear that it is to end.
+        self._store = None
 
     # Starting
 
@@ -262,7 +264,13 @@ class WorkerGroup:
         if self._runs and not any(isinstance(what, Ended) for _, what in self._events(0)):
             return
         self.kill()
-        self._store, store = open_store(self._placed.address)
+        try:
+            self._store, store = open_store(self._placed.address)
+        except OSError as error:
+            raise RunFailure(
+                f"no port can be opened on {self._placed.address}, the address of this machine "
+                f"that the other hosts know: {error}"
+            ) from None
         hosts = self.of_worker
         names = [host.name for host in hosts.values()]
         # A host that has returned may be another machine, with other cores.
@@ -345,6 +353,7 @@ class WorkerGroup:
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
         """
+        self.check_open()
         try:
             self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
@@ -486,14 +495,14 @@ class WorkerGroup:
             # Workers may still have the old file mapped, which has to stay as it is.
             path.unlink(missing_ok=True)
             write_tree(path, content)
-        self.publish(file)
+        self.publish_file(file)
 
-    def lend(self, path: Path) -> str:
+    def lend_file(self, path: Path) -> str:
         """Publish a file of the user; return its name in the folder."""
         file = self.new_name("checkpoint")
         with _telling_of_temporary_files():
             (self.folder / file).symlink_to(path.absolute())
-        self.publish(file)
+        self.publish_file(file)
         return file
 
     def lend_task(self, task: Task) -> str:
@@ -508,20 +517,20 @@ class WorkerGroup:
                 torch.save(task, self.folder / file, pickle_module=cloudpickle)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ModelError(f"the model cannot be sent to other processes: {error}") from None
-        self.publish(file)
+        self.publish_file(file)
         return file
 
-    def publish(self, file: str) -> None:
+    def publish_file(self, file: str) -> None:
         """Give every host its copy of a file that is in the folder here."""
         self.ask_all(lambda host: host.publish(self.folder / file))
 
-    def remove(self, file: str) -> None:
+    def remove_file(self, file: str) -> None:
         """Remove a file here and on every host; processes that have it open can read on."""
         (self.folder / file).unlink(missing_ok=True)
         if self.lost is None:
             self.ask_all(lambda host: host.remove(file))
 
-    def fetch(self, worker: int, file: str) -> Path:
+    def fetch_file(self, worker: int, file: str) -> Path:
         """Return the file that a worker wrote into the folder of its host."""
         return self.ask(worker, lambda host: host.fetch(file))
 

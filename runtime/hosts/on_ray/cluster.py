@@ -256,12 +256,14 @@ def _unusable(address: str, reason: str) -> InvalidInput:
 def nodes_of_cluster() -> list[RayNode]:
     """Return the nodes that are alive, that of the controller first.
 
-    Ray itself takes a minute to notice that one is gone, so each is asked.
+    Ray itself takes a minute to notice that one is gone, so each other is asked.
     """
     here = ray.get_runtime_context().get_node_id()
     nodes = [RayNode.of(node) for node in ray.nodes() if node["Alive"]]
     with ThreadPoolExecutor(max_workers=len(nodes) or 1) as pool:
-        answers = pool.map(lambda node: listens(node.address, node.port), nodes)
+        answers = pool.map(
+            lambda node: node.identity == here or listens(node.address, node.port), nodes
+        )
     there = [node for node, answer in zip(nodes, answers, strict=True) if answer]
     return in_order(there, here)
 

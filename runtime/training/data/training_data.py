@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -155,7 +156,13 @@ class TrainingData(ABC):
 def primed(minibatches: Generator[Samples]) -> Generator[Samples]:
     """Load the first of the minibatches now, and yield them all later."""
     first = list(islice(minibatches, 1))
-    return (minibatch for part in (first, minibatches) for minibatch in part)
+
+    def all_of_them() -> Generator[Samples]:
+        with closing(minibatches):
+            yield from first
+            yield from minibatches
+
+    return all_of_them()
 
 
 def epoch_seed(seed: int, epoch: int) -> int:

@@ -133,6 +133,18 @@ def test_nobody_waits_while_the_controller_is_stopped(
         impatient.command({0: Release()})
 
 
+def test_a_host_that_is_lost_is_looked_for_once_its_workers_are_missed(hosted: Hosted) -> None:
+    host, group = hosted()
+    host.is_missed, host.has_returned = False, False
+    host.lost = HostLost("gone")
+    group.given_up = {0}
+    assert group.take_back() == ()
+    assert host.is_missed
+    host.has_returned = True
+    assert group.take_back() == (0,)
+    assert group.given_up == set()
+
+
 def test_hosts_become_a_cluster() -> None:
     a, b, c = ("a", (0, 1)), ("b", (0, 1, 2, 3)), ("c", (0,))
     named = [("x", *a), ("x", *a), ("x", *a), ("y", *b), ("z", *c)]

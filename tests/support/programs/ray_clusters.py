@@ -148,15 +148,14 @@ def look_until_it_has_returned(
     take_back = WorkerGroup.take_back
 
     def is_missed(group: WorkerGroup) -> bool:
-        missed = [group.of_worker[one] for one in group.given_up]
-        for host in missed:
-            host.is_missed = host.lost is not None
-        return not all(host.has_returned for host in missed)
+        return not all(group.of_worker[one].has_returned for one in group.given_up)
 
     def look(group: WorkerGroup) -> tuple[int, ...]:
+        # Whoever looks for hosts learns by this which ones are missed.
+        at_once = take_back(group)
         give_up = time.monotonic() + 120
         while expected() and is_missed(group) and time.monotonic() < give_up:
             time.sleep(0.05)
-        return take_back(group)
+        return at_once + take_back(group)
 
     patch.setattr(WorkerGroup, "take_back", look)
