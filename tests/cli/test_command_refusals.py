@@ -60,6 +60,7 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         (f"{TRAIN} --lr-schedule cosine", "learning-rate schedule 'cosine' is unknown"),
         (f"{TRAIN} --lr-schedule T_max=3", "expected NAME KEY=VALUE …, like cosineannealing"),
         (f"{TRAIN} --early-stopping soon", "expected a number of epochs"),
+        (f"export PLACEMENT --model {MODEL} --to torch -o x --profile CHAIN", "but this is tests."),
         ("learn --epochs 2", "--epochs belongs to a race to a loss; give --data as well"),
         ("learn --agent alphazero", "agent 'alphazero' is unknown; there are drl-pp"),
         ("learn --agent nowhere.yaml", "nowhere.yaml: no such file"),
@@ -132,7 +133,7 @@ def test_a_placement_of_another_model(
     ("text", "message"),
     [
         ("model: {name: alexnet}\n", "'model' has fields; expected one value"),
-        ("modle: alexnet\n", "'modle' is no option of this command; there are cluster, json"),
+        ("modle: alexnet\n", "'modle' is no option of this command; there are cluster, method"),
         ("- alexnet\n", "run.yaml"),
     ],
 )
