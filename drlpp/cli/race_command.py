@@ -25,7 +25,7 @@ from drlpp.io.run_folder import REPORT_NAME, open_run_folder
 from drlpp.planners import Space
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, compiled_as_plain
-from drlpp.racing.prospects import pipelines, usual_candidates, with_a_chance
+from drlpp.racing.prospects import pipelines, usual_candidates, why_none, with_a_chance
 from drlpp.racing.rivals import Grounds, without_equals
 from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, export, keep_winner, race_to_loss
 from drlpp.racing.training_race import RaceEnd, TrainingRace
@@ -110,7 +110,10 @@ def run_and_report(
         others: list[Contender] = []
         for method in methods:
             if not (found := pipelines(grounds, method)):
-                raise InvalidInput(f"policy {method.policy}: no pipeline here can be run with it")
+                raise InvalidInput(
+                    f"policy {method.policy} cannot take part in this race: "
+                    f"{why_none(grounds, method)}"
+                )
             others += found
         named = [*others, *named]
         candidates = _candidates(grounds, named, folder)
@@ -138,9 +141,13 @@ def _candidates(grounds: Grounds, named: Sequence[Contender], folder: Path) -> l
         if line:
             console.print(line)
     found = compiled_as_plain([*known, *named])
+    alike = without_equals(found, grounds.cluster)
+    if not path.exists():
+        return alike
+    # Those of a file stay as they are.
     known = found[: len(known)]
     keys = {one.key for one in known}
-    return known + [one for one in without_equals(found, grounds.cluster) if one.key not in keys]
+    return known + [one for one in alike if one.key not in keys]
 
 
 @contextmanager

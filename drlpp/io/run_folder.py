@@ -229,7 +229,7 @@ def _said(value: Any) -> Any:
     """Return a setting without options that say nothing, such as one that there is no more."""
     if isinstance(value, dict):
         return {key: _said(inner) for key, inner in value.items() if inner is not None}
-    return [_said(inner) for inner in value] if isinstance(value, list) else value
+    return [_said(inner) for inner in value] or None if isinstance(value, list) else value
 
 
 def _kept_anything(folder: Path) -> bool:

@@ -94,9 +94,9 @@ def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
         ("even split", "gpipe", workers),
         ("exact", "exact", workers),
     ):
-        if not 2 <= stages <= min(workers, len(grounds.session.graph)):
-            continue
         if planner == "gpipe":
+            if not 2 <= stages <= min(workers, len(grounds.session.graph)):
+                continue
             methods = _microbatched(grounds, method, stages)
         candidates = [
             Contender.of(p, name) for m in methods for p in grounds.placed(planner, m, [stages])
@@ -110,14 +110,31 @@ def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
 
 
 def _microbatched(grounds: Grounds, method: Method, stages: int) -> list[Method]:
-    """Return a method with the user's microbatches, or with each number that divides a minibatch.
+    """Return a method with each number of microbatches that divides a minibatch.
 
-    Without a flush that is up to twice the stages: more make gradients hardly less late.
+    Without a flush it is the session's number, or up to twice the stages: more make gradients
+    hardly less late.
     """
-    given = grounds.method.microbatches
+    given = 1 if method.flushes else grounds.method.microbatches
     most = grounds.batch_size if method.flushes else 2 * stages
     numbers = [given] if given > 1 else [n for n in divisors(grounds.batch_size) if n <= most]
     return [choose_method(None, {"microbatches": number}, method) for number in numbers]
+
+
+def why_none(grounds: Grounds, method: Method) -> str:
+    """Return why there are no :func:`pipelines` with a method."""
+    why = "a pipeline needs two accelerators and two operators at least"
+    if min(grounds.cluster.accelerators, len(grounds.session.graph)) < 2:
+        return why
+    for one in _microbatched(grounds, method, 2):
+        for candidate in grounds.placed("gpipe", one, [2]):
+            try:
+                grounds.session.plan(candidate)
+            except InvalidInput as error:
+                why = str(error)
+            else:
+                return "its pipelines are too large for the memory of the accelerators"
+    return why
 
 
 def with_a_chance(
@@ -163,6 +180,8 @@ def with_microbatches(grounds: Grounds) -> tuple[Method, str] | None:
         None if there is nothing to choose: the schedule flushes, or no pipeline can be run.
     """
     found = [] if grounds.method.flushes else pipelines(grounds, grounds.method)
+    # On one stage gradients are not late, whatever the number.
+    found = [one for one in found if one.placement and len(one.placement.stages) > 1]
     best = min(found, key=partial(expected_seconds, grounds), default=None)
     if best is None:
         return None

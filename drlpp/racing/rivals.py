@@ -169,22 +169,20 @@ def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
     numbers = {1 << power for power in range(1, workers.bit_length())} | {workers}
     even = [n for n in sorted(numbers) if n > 1 and grounds.batch_size % n == 0]
     if way in ("zero-1", "local-sgd"):
-        even = even[-1:] if way == _better_than_ddp(grounds) else []
+        even = [n for n in even[-1:] if way == _better_than_ddp(grounds, n)]
     for processes in even:
         yield Contender(found_by=way, method=grounds.method, way=way, processes=processes)
 
 
-def _better_than_ddp(grounds: Grounds) -> ParallelWay | None:
+def _better_than_ddp(grounds: Grounds, processes: int) -> ParallelWay | None:
     """Return ZeRO-1, which sends more, if DDP is too large; local SGD if it waits for its links.
 
     That is if it takes longer than the fastest worker would alone.
     """
     ways = ways_of_training(grounds.problem(grounds.method), grounds.batch_size)
-    if (ddp := ways.of_all()) is None:
-        return None
-    fastest = grounds.cluster.speeds.index(max(grounds.cluster.speeds))
-    alone = ways.of("plain", [fastest]).seconds_per_minibatch
-    waits = ddp.seconds_per_minibatch > alone
+    order = sorted(range(grounds.cluster.accelerators), key=lambda a: -grounds.cluster.speeds[a])
+    ddp, alone = ways.of("ddp", order[:processes]), ways.of("plain", order[:1])
+    waits = ddp.seconds_per_minibatch > alone.seconds_per_minibatch
     return "zero-1" if not ddp.fits else "local-sgd" if waits else None
 
 

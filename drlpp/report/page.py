@@ -211,6 +211,9 @@ def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
     lines = [] if files.search is None else list(files.search.lines)
+    asked, used = files.record.settings.get("method"), files.searched
+    if used and isinstance(asked, dict) and asked.get("microbatches") != used.microbatches:
+        lines.append(f"microbatches, as chosen for the model and the workers: {used.microbatches}")
     ran = [one for _, one in files.measured if isinstance(one, Measurement)]
     best = min((one.seconds_per_minibatch for one in ran), default=0.0)
     try:

@@ -17,6 +17,7 @@ from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.training_race import TrainingRace
+from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 
 
@@ -26,6 +27,7 @@ class RunFiles:
     Attributes:
         folder: of the run.
         record: command and settings.
+        searched: the method of the search, with the microbatches that were chosen for it.
         measured: every run of every candidate, in the order in which they were made.
         unread: files that could not be read, and why.
 
@@ -48,6 +50,7 @@ class RunFiles:
         self.profile = self._read(Profile, "profile.json")
         self.cluster = self._read(Cluster, "cluster.yaml")
         self.search = self._read(SearchFile, SEARCH)
+        self.searched: Method | None = None
         self.measured = list(self._measured(folder / "measurements.jsonl"))
 
     def _read(self, kind: type[DocumentType], *names: str) -> DocumentType | None:
@@ -61,6 +64,7 @@ class RunFiles:
     def _measured(self, path: Path) -> Iterator[tuple[Candidate, Outcome]]:
         try:
             header, entries = read_measurements(path)
+            self.searched = header.method
             for entry in entries:
                 yield entry.candidate(header.method), entry.outcome
         except InvalidFile as error:

@@ -206,11 +206,11 @@ class Method(StrictRecord):
         """Yield in short what of schedule, policy, depth and recomputation is not as usual.
 
         With one of ``stages``, the order of passes, policy and depth do not matter. A policy is not
-        said where either is the only one that the schedule could have.
+        said where it is the only one that the schedule could have.
         """
         if stages > 1 and self.schedule != usual.schedule:
             yield self.schedule
-        synchronous = self.policy_facts.synchronous or usual.policy_facts.synchronous
+        synchronous = self.policy_facts.synchronous
         if stages > 1 and self.policy != usual.policy and not synchronous:
             yield self.policy
         if stages > 1 and not self.flushes and self.in_flight_per_link != usual.in_flight_per_link:

@@ -25,7 +25,7 @@ from drlpp.planners import Space, Vary, read_vary
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
-from drlpp.racing.rivals import PLAIN
+from drlpp.racing.rivals import PLAIN, YOURS, without_equals
 from drlpp.racing.to_loss import Course, RaceData
 from drlpp.racing.training_race import Final, RaceEnd, TrainingRace
 from drlpp.runtime import ClusterSession
@@ -148,8 +148,11 @@ def test_placements_that_were_written_by_learn_and_plan_take_part(
     with short_comparisons():
         shell.done(*usual, *given)
     race = read_document(tmp_path / "race" / "race.json", TrainingRace)
-    racing = {one.candidate.canonical for one in race.candidates if one.candidate is not None}
-    assert {written(path).canonical for path in (learned, planned)} <= racing
+    given_again = [Contender.of(written(path), "again") for path in (learned, planned)]
+    everyone = without_equals([*race.candidates, *given_again], CLUSTER)
+    assert len(everyone) == len(race.candidates)
+    names = {name for one in race.candidates for name in one.names}
+    assert {f"{YOURS} 1", f"{YOURS} 2"} <= names
     # Other placements do not continue it.
     assert "placements" in shell.drlpp(*usual, *given[:2], "--resume").refusal
 

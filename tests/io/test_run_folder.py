@@ -104,7 +104,7 @@ def test_nobody_comes_between_a_run_and_its_folder(tmp_path: Path, resume: bool)
 
 
 def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path: Path) -> None:
-    run(tmp_path, "train", {**SETTINGS, "rate": None}, resume=False)
+    run(tmp_path, "train", {**SETTINGS, "rate": None, "placements": []}, resume=False)
     (tmp_path / "checkpoint.safetensors").touch()
     run(tmp_path, "train", {**SETTINGS, "rate": None, "samples_fingerprint": "1f"}, resume=True)
     with pytest.raises(InvalidInput, match="with rate = None; it cannot be resumed with 0"):

@@ -15,6 +15,8 @@ from drlpp.racing.prospects import (
     MOST,
     expected_seconds,
     learning_rates_shared,
+    pipelines,
+    why_none,
     with_a_chance,
     with_microbatches,
 )
@@ -124,3 +126,26 @@ def test_the_least_product_of_seconds_and_samples_decides(
 def test_a_schedule_that_flushes_has_nothing_to_choose(grounds: Grounds) -> None:
     grounds.session.method = choose_method("sync")
     assert with_microbatches(grounds) is None
+
+
+def test_what_flushes_races_at_microbatches_of_its_own(grounds: Grounds) -> None:
+    """Those of the session were chosen for its asynchronous method."""
+    link = Link(bandwidth_bytes_per_second=10.0)
+    slow = replace(grounds, cluster=local_cluster(4, link))
+    slow.session.method = Method(microbatches=2)
+    for method, wanted in ((slow.synchronous("1f1b-flush", 1), 16), (slow.method, 2)):
+        found = pipelines(slow, method)
+        assert max(one.method.microbatches for one in found) == wanted
+
+
+def test_a_policy_that_cannot_take_part_is_told_why(
+    grounds: Grounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Grounds, "batch_size", 1)
+    small = replace(grounds, cluster=local_cluster(4, grounds.cluster.within_host, None, 1e-9))
+    for where, policy, why in (
+        (grounds, "2bw", "as are in flight, 2 with this placement; accumulate is 1"),
+        (small, "stash", "too large for the memory"),
+    ):
+        assert not pipelines(where, choose_method(policy))
+        assert why in why_none(where, choose_method(policy))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,14 +121,18 @@ def test_there_are_all_kinds_with_any_number_of_workers() -> None:
 def test_zero_1_and_local_sgd_take_part_where_they_help() -> None:
     """Where DDP's memory is too short, and where its links take longer than it saves."""
     profile = chain_of(seconds=[1.0] * 8, parameter_bytes=[9**9] * 8, output_bytes=[1] * 8)[1]
-    for bandwidth, memory, wanted in ((1e7, None, "local-sgd"), (1e12, 8 * 9**9, "zero-1")):
+    helped = (1e7, None, "local-sgd"), (1e12, 8 * 9**9, "zero-1")
+    # Three workers do not divide 32 samples, two of them do.
+    for (bandwidth, memory, wanted), (workers, samples, processes) in product(
+        helped, ((4, 12, 4), (3, 32, 2))
+    ):
         link = Link(bandwidth_bytes_per_second=bandwidth)
-        cluster = local_cluster(4, link, memory_bytes=memory)
-        grounds = replace(grounds_on(cluster), profile=profile)
+        cluster = local_cluster(workers, link, memory_bytes=memory)
+        grounds = replace(grounds_on(cluster, batch_size=samples), profile=profile)
         found = {way: candidates_of(way, grounds) for way in ("zero-1", "local-sgd")}
         assert [way for way, some in found.items() if some] == [wanted]
         (one,) = found[wanted]
-        assert (one.processes, one.way) == (4, wanted)
+        assert (one.processes, one.way) == (processes, wanted)
     assert "weights averaged every 16 minibatches" in one.model_copy(
         update={"way": "local-sgd", "method": Method(accumulate=2)}
     ).beside(Method())
@@ -174,6 +179,17 @@ def test_what_runs_alike_is_one_contender_whatever_it_is_called() -> None:
     others = [Method(), Method(policy="2bw", microbatches=4), Method(accumulate=2)]
     keys = {Contender.of(Candidate(whole, method), "any").key for method in others}
     assert len(keys | {found[0].key}) == 4
+
+
+def test_a_policy_is_told_where_a_schedule_has_several() -> None:
+    flushed = Method(schedule="1f1b-flush", policy="sync")
+    stash, usual = choose_method("stash"), Method()
+    for method, beside, told in (
+        (stash, flushed, ["1f1b", "stash"]),
+        (stash, usual, ["stash"]),
+        (flushed, usual, ["1f1b-flush"]),
+    ):
+        assert list(method.unlike(beside, 2)) == told
 
 
 def test_accelerators_that_do_not_differ_are_interchangeable() -> None:

@@ -40,7 +40,7 @@ ONE = Placement.from_assignment([0] * 4, [0])
 
 def learned_run(folder: Path) -> Path:
     """Fill the folder of a run that learned and raced."""
-    settings = {"model": {"name": EVIL}, "seed": 0}
+    settings = {"model": {"name": EVIL}, "seed": 0, "method": {"microbatches": 2}}
     record = RunRecord(command="drlpp learn", settings=settings, started_as="drlpp learn x")
     write_document(folder / "run.json", record)
     write_document(folder / "profile.json", PROFILE)
@@ -130,6 +130,7 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     assert "2.00×" in page.cells
     assert "of 2 placements" in page.text, "how far off the simulator is"
     assert "drlpp learn x" in page.text
+    assert "microbatches, as chosen for the model and the workers: 1" in page.lines
 
 
 def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
