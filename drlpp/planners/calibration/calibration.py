@@ -14,6 +14,11 @@ noise, so the most probable x is a least-squares problem, solved by Gauss-Newton
 uncertain is the normal distribution around it. Operators that were always in the same stage are
 corrected together; what tells them apart is a measurement that separates them.
 
+How far off costs and speeds are declared is learned too: the deviations of the prior and of the
+noise are multiplied by scales, which have a log-normal prior around 1. How probable scales are
+after what was observed is the marginal likelihood by Laplace's approximation, on a grid
+(:mod:`drlpp.planners.calibration.scales`).
+
 Links are corrected by the seconds of single messages, latency and bandwidth by level; the memory
 of stages by the peak memory of workers.
 """
@@ -32,18 +37,21 @@ from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.stage_cost import Array
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage, Measurement
+from drlpp.planners.calibration.scales import Scales, ScalesPosterior
 from drlpp.planners.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link
 
 # Standard deviations of logarithms: how far off what was declared may be, and what is measured.
+# Those of operators and their kinds, of speeds, and of busy times have a scale each.
 _EVERYTHING, _OPERATOR, _KIND, _STAGE, _SPEED, _LINK = 3.0, 0.3, 0.25, 1.0, 0.4, 1.0
 _NOISE = 0.03
 """Of a measured busy time or link time."""
 
+_UNSCALED, _COSTS, _SPEEDS = range(3)
+
 _ITERATIONS = 30
 _HALVINGS = 6
-_FAITH = 4.0
-"""How many observations the declared noise counts for, against what the others say of it."""
+_LINEARISATIONS = 4
 
 _SAME_SPEED = 0.03
 """Accelerators whose speeds differ by less count as equal, or planners would have to tell all
@@ -83,16 +91,12 @@ class Calibration:
         self._kinds = numpy.zeros((len(workload), len(names)))
         for operator, kind in enumerate(workload.kinds):
             self._kinds[operator, names.index(kind)] = 1.0
-        deviations = (
-            numpy.full(len(workload), _OPERATOR),
-            numpy.full(2, _STAGE),
-            [_EVERYTHING],
-            numpy.full(accelerators, _SPEED),
-            numpy.full(len(names), _KIND),
-        )
-        self._prior = numpy.concatenate(deviations) ** -2.0
-        self._corrections = numpy.zeros(len(self._prior))
-        self._root: Array | None = None
+        counts = (len(workload), 2, 1, accelerators, len(names))
+        self._deviations = numpy.repeat((_OPERATOR, _STAGE, _EVERYTHING, _SPEED, _KIND), counts)
+        self._groups = numpy.repeat((_COSTS, _UNSCALED, _UNSCALED, _SPEEDS, _COSTS), counts)
+        self._corrections = numpy.zeros(len(self._deviations))
+        self._scales: ScalesPosterior | None = None
+        self._solved: dict[Scales, tuple[Array, Array]] = {}
 
     def observe(self, candidate: Candidate, measurement: Measurement) -> None:
         """Take in what a candidate's workers and links did; one without workers tells nothing."""
@@ -143,40 +147,58 @@ class Calibration:
             self._logs.append(float(numpy.log(busy * self.cluster.speeds[usage.worker])))
             self._noise.append(math.hypot(_NOISE, uneven))
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
-        self._root = None
+        self._scales = None
 
     def fit(self) -> PlanningProblem:
         """Return the most probable workload and cluster."""
-        self._solve()
-        return self._calibrated(self._corrections, [mean for mean, _ in self._levels()])
+        corrections, _ = self._solve(self._believed().most_probable)
+        return self._calibrated(corrections, [mean for mean, _ in self._levels()])
 
     def sample(self, draw: Generator) -> PlanningProblem:
         """Draw workload, speeds and links as probable as what was observed leaves them."""
-        deviation = self._solve().T @ draw.standard_normal(len(self._corrections))
+        corrections, root = self._solve(self._believed().sample(draw))
+        deviation = root.T @ draw.standard_normal(len(corrections))
         links = [drawn_factors(*found, draw) for found in self._levels()]
-        return self._calibrated(self._corrections + deviation, links)
+        return self._calibrated(corrections + deviation, links)
 
-    def _solve(self) -> Array:
-        """Update the most probable corrections; returns R with RᵀR their covariance."""
-        if self._root is None:
-            rows = numpy.array(self._rows).reshape(-1, len(self._corrections))
-            logs, noise = numpy.array(self._logs), numpy.array(self._noise)
-            root, misses, fitted = self._fit(rows, logs, noise**-2.0)
-            # What does not fit says how large the noise is, as far as more is known than fitted.
-            known = max(len(logs) - fitted, 0.0)
-            scale = (_FAITH + float((misses / noise) @ (misses / noise))) / (_FAITH + known)
-            if known:
-                root, _, _ = self._fit(rows, logs, noise**-2.0 / scale)
-            self._root = root
-        return self._root
+    def _believed(self) -> ScalesPosterior:
+        """Return what is known of the scales of costs, of speeds and of the noise."""
+        if self._scales is None:
+            rows, logs, noise = self._observed()
+            scales: Scales = (1.0, 1.0, 1.0)
+            for _ in range(_LINEARISATIONS):
+                self._solved.clear()
+                x, _ = self._solve(scales)
+                predicted, jacobian = self._linearised(x, rows)
+                own, costs, speeds = (
+                    (jacobian * (self._deviations**2 * (self._groups == group))) @ jacobian.T
+                    for group in (_UNSCALED, _COSTS, _SPEEDS)
+                )
+                misses = logs - predicted + jacobian @ x
+                parts = (costs, speeds, numpy.diag(noise**2))
+                self._scales = ScalesPosterior(misses, parts, own)
+                if scales == self._scales.most_probable:
+                    break
+                scales = self._scales.most_probable
+            self._corrections = x
+        return self._scales
 
-    def _fit(self, rows: Array, logs: Array, weights: Array) -> tuple[Array, Array, float]:
-        """Find the most probable corrections for weights of the observations.
+    def _observed(self) -> tuple[Array, Array, Array]:
+        rows = numpy.array(self._rows).reshape(-1, len(self._corrections))
+        return rows, numpy.array(self._logs), numpy.array(self._noise)
 
-        Returns R as :meth:`_solve`, what is missed, and how much of what is observed the
-        corrections take up.
-        """
-        prior = self._prior
+    def _solve(self, scales: Scales) -> tuple[Array, Array]:
+        """Return the most probable corrections, and R with RᵀR their covariance."""
+        if scales not in self._solved:
+            costs, speeds, of_noise = scales
+            rows, logs, noise = self._observed()
+            factors = numpy.array([1.0, costs, speeds])[self._groups]
+            prior = (factors * self._deviations) ** -2.0
+            self._solved[scales] = self._fit(rows, logs, (of_noise * noise) ** -2.0, prior)
+        return self._solved[scales]
+
+    def _fit(self, rows: Array, logs: Array, weights: Array, prior: Array) -> tuple[Array, Array]:
+        """Find the most probable corrections for weights of observations and of corrections."""
 
         def badness(x: Array) -> float:
             misses = logs - self._linearised(x, rows)[0]
@@ -197,10 +219,7 @@ class Calibration:
                     break
                 step = step / 2
             x = x + step
-        self._corrections = x
-        root = numpy.linalg.inv(numpy.linalg.cholesky(precision))
-        fitted = float(((root @ observed) * root).sum())
-        return root, logs - self._linearised(x, rows)[0], fitted
+        return x, numpy.linalg.inv(numpy.linalg.cholesky(precision))
 
     def _linearised(self, x: Array, rows: Array) -> tuple[Array, Array]:
         """Return logarithms of busy seconds for corrections ``x``, and their derivatives."""

@@ -27,7 +27,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel
-from drlpp.planners.calibration.belief import PLENTY, Belief
+from drlpp.planners.calibration.belief import CLOSE, PLENTY, Belief
 from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.calibration.surrogate import Surrogate
 from drlpp.planners.planning import baseline_plans, starts_of
@@ -52,13 +52,17 @@ _FIRST = 4
 """So many times the candidates are looked at before anything is measured: later searches go on from
 what this one finds."""
 
+_AFRESH = 4
+"""So many times as many are looked at by a search that begins with nothing that is known: one from
+what is known stays near it."""
+
 _LONG_SEARCH_SECONDS = 0.1
 """If a search takes longer, those in draws are made on several cores."""
 
 _IMPROVED = 0.999
 
 _POSSIBLE = 0.05
-"""A planner's placement that is faster in more than this share of draws is measured."""
+"""A planner's placement that is 1% faster in more than this share of draws is measured."""
 
 _NEIGHBOURS = 24
 
@@ -241,9 +245,9 @@ class Recalibration:
         return [first] if wanted else []
 
     def _possible_plans(self) -> list[Candidate]:
-        """Return planners' placements that may well be faster than the fastest measured."""
+        """Return planners' placements that may well be 1% faster than the fastest measured."""
         planned = set(self._planned)
-        faster = (self.belief.ratios < 1.0).mean(axis=0)
+        faster = (self.belief.ratios < 1.0 / CLOSE).mean(axis=0)
         return [
             candidate
             for candidate, share in zip(self.belief.candidates, faster.tolist(), strict=True)
@@ -269,11 +273,13 @@ class Recalibration:
         parents = [candidate for candidate, _ in self.best(_MEASURED_PARENTS)]
         seed = self._draw.randrange(2**31)
         times = 1 if self._measured else _FIRST
-        limits = replace(self._limits, judged=times * self._limits.judged)
+        near = replace(self._limits, judged=times * self._limits.judged)
+        afresh = replace(self._limits, judged=_AFRESH * self._limits.judged)
         pool = {surrogate.key(candidate): candidate for candidate in self._pool}
-        with suppress(NothingFits):
-            found = search(surrogate, [*parents, *self._pool], limits, seed)
-            pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
+        for starts, limits in (([*parents, *self._pool], near), ([], afresh)):
+            with suppress(NothingFits):
+                found = search(surrogate, starts, limits, seed)
+                pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
         ranked = sorted(pool.values(), key=surrogate)
         kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy
 from numpy.random import Generator
@@ -12,61 +11,80 @@ from numpy.random import Generator
 from drlpp.costs.stage_cost import Array
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
+from drlpp.planners.calibration.scales import Scales, ScalesPosterior
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Space
 
 _DISCREPANCY_SPREAD = numpy.array([0.1, 0.03, 0.05])
-_NOISE = 0.02
-_FAITH = 4.0
-"""Measurements that this noise counts for, against what the others say of it."""
+_OWN_SPREAD, _NOISE = 0.02, 0.01
+"""Standard deviations of logarithms; the last one's, of a measurement, has no scale."""
 
 _FEATURES = 3
 
+Ratio = tuple[Candidate, float]
+"""A candidate, and ln(measured / simulated)."""
 
-@dataclass(frozen=True)
+
 class Discrepancy:
-    """How measured seconds differ from simulated ones: ln(measured / simulated) by shape.
+    """How measured seconds differ from simulated ones: ln(measured / simulated).
 
     Linear in the number of stages behind the first and in the share of accelerators that are
-    replicas of others; what workers and links tell has been corrected before.
+    replicas of others, and what a candidate has of its own, which is known of measured ones alone.
+    What workers and links tell has been corrected before. How large both parts are is learned
+    (:mod:`drlpp.planners.calibration.scales`).
 
-    Attributes:
-        mean: of the coefficients.
-        covariance: of the coefficients.
+    Args:
+        ratios: what was measured; the prior is normal around 0.
     """
 
-    mean: Array
-    covariance: Array
-
-    @classmethod
-    def of(cls, ratios: Sequence[tuple[Placement, float]] = ()) -> Discrepancy:
-        """Compute the posterior from logarithms of ratios; the prior is normal around 0."""
-        rows = numpy.array([shape_of(found) for found, _ in ratios]).reshape(-1, _FEATURES)
-        logs = numpy.array([ratio for _, ratio in ratios])
-        prior = numpy.diag(_DISCREPANCY_SPREAD**-2.0)
-
-        def posterior(noise: float) -> tuple[Array, Array]:
-            covariance = numpy.linalg.inv(prior + rows.T @ rows / noise**2)
-            return covariance @ rows.T @ logs / noise**2, covariance
-
-        mean, covariance = posterior(_NOISE)
-        if len(logs) > _FEATURES:
-            # What the shape does not explain is noise, more or less than expected.
-            misses = logs - rows @ mean
-            known = _FAITH + len(logs) - _FEATURES
-            mean, covariance = posterior(
-                math.sqrt((_FAITH * _NOISE**2 + float(misses @ misses)) / known)
-            )
-        return cls(mean, covariance)
+    def __init__(self, ratios: Sequence[Ratio] = ()) -> None:
+        shapes = [shape_of(candidate.placement) for candidate, _ in ratios]
+        self._keys = [_alike(candidate) for candidate, _ in ratios]
+        self._rows = numpy.array(shapes).reshape(-1, _FEATURES)
+        self._logs = numpy.array([log for _, log in ratios])
+        explained = (self._rows * _DISCREPANCY_SPREAD**2) @ self._rows.T
+        same = numpy.array([[one == other for other in self._keys] for one in self._keys])
+        noise = _NOISE**2 * numpy.eye(len(ratios))
+        own = _OWN_SPREAD**2 * same.reshape(noise.shape)
+        self._scales = ScalesPosterior(self._logs, (explained, own), noise)
+        mean, own_mean, _ = self._posterior(self._scales.most_probable)
+        self._mean, self._own = mean, dict(zip(self._keys, own_mean.tolist(), strict=True))
 
     def sample(self, draw: Generator) -> Discrepancy:
-        """Draw one that is as probable as the posterior has it, and certain."""
-        drawn = draw.multivariate_normal(self.mean, self.covariance, method="cholesky")
-        return Discrepancy(drawn, numpy.zeros_like(self.covariance))
+        """Draw one that is as probable as the ratios leave it, and certain."""
+        mean, _, covariance = self._posterior(scales := self._scales.sample(draw))
+        drawn = Discrepancy()
+        drawn._mean = draw.multivariate_normal(mean, covariance, method="cholesky")
+        kept = _kept(scales)
+        own = kept * (self._logs - self._rows @ drawn._mean)
+        own += math.sqrt(kept) * _NOISE * draw.standard_normal(len(own))
+        drawn._own = dict(zip(self._keys, own.tolist(), strict=True))
+        return drawn
 
-    def factor(self, placement: Placement) -> float:
+    def factor(self, candidate: Candidate) -> float:
         """Return the factor by which simulated seconds are multiplied."""
-        return math.exp(float(shape_of(placement) @ self.mean))
+        common = float(shape_of(candidate.placement) @ self._mean)
+        return math.exp(common + self._own.get(_alike(candidate), 0.0))
+
+    def _posterior(self, scales: Scales) -> tuple[Array, Array, Array]:
+        """Return the coefficients' mean, what is each candidate's own, and their covariance."""
+        spread, own = scales[0] * _DISCREPANCY_SPREAD, scales[1] * _OWN_SPREAD
+        noise = own**2 + _NOISE**2
+        covariance = numpy.linalg.inv(numpy.diag(spread**-2.0) + self._rows.T @ self._rows / noise)
+        mean = covariance @ self._rows.T @ self._logs / noise
+        return mean, _kept(scales) * (self._logs - self._rows @ mean), covariance
+
+
+def _kept(scales: Scales) -> float:
+    """Return how much of what its shape does not explain is a candidate's own, and no noise."""
+    own = (scales[1] * _OWN_SPREAD) ** 2
+    return float(own / (own + _NOISE**2))
+
+
+def _alike(candidate: Candidate) -> Hashable:
+    """Return what candidates share that differ in which accelerators they use, not in how many."""
+    stages = candidate.placement.stages
+    return candidate.method, tuple((stage.operators, len(stage.accelerators)) for stage in stages)
 
 
 def shape_of(placement: Placement) -> Array:
@@ -95,18 +113,18 @@ class Surrogate(Judge):
         failed: Iterable[Candidate] = (),
     ) -> None:
         super().__init__(problem, space, failed)
-        self.discrepancy = discrepancy or Discrepancy.of()
+        self.discrepancy = discrepancy or Discrepancy()
 
-    def factor(self, placement: Placement) -> float:
+    def factor(self, candidate: Candidate) -> float:
         """Return the discrepancy's factor."""
-        return self.discrepancy.factor(placement)
+        return self.discrepancy.factor(candidate)
 
     def correct(self, measured: Mapping[Candidate, float]) -> None:
         """Learn how far this surrogate is off from candidates of known seconds."""
-        self.discrepancy = Discrepancy.of()
+        self.discrepancy = Discrepancy()
         ratios = []
         for candidate, seconds in measured.items():
             simulated = self(candidate)
             if math.isfinite(seconds) and self.fits(candidate, simulated):
-                ratios.append((candidate.placement, math.log(seconds / simulated)))
-        self.discrepancy = Discrepancy.of(ratios)
+                ratios.append((candidate, math.log(seconds / simulated)))
+        self.discrepancy = Discrepancy(ratios)

@@ -110,7 +110,7 @@ class Judge:
         everything that fits, the more the worse, so that a search that begins outside of the limits
         finds its way in; it is never played.
         """
-        key, factor = self.key(candidate), self.factor(candidate.placement)
+        key, factor = self.key(candidate), self.factor(candidate)
         found, limit = self._seconds.get(key), limit / factor
         if found is None:
             found = self._by_rule(candidate)
@@ -127,18 +127,18 @@ class Judge:
         if found[1] < _Known.EXACT:
             found = self._played(candidate)
         self._seconds[key] = found
-        return found[0] * self.factor(candidate.placement)
+        return found[0] * self.factor(candidate)
 
-    def factor(self, placement: Placement) -> float:
+    def factor(self, candidate: Candidate) -> float:
         """Return the factor by which what is simulated is multiplied: what a second takes."""
-        return self.problem.per_second(placement)
+        return self.problem.per_second(candidate.placement)
 
     def known(self, candidate: Candidate) -> float | None:
         """Return the seconds of a candidate if it was played; infinite if it cannot be run."""
         seconds, known = self._seconds.get(self.key(candidate), (0.0, _Known.BOUND))
         if known is _Known.MISSING:
             return math.inf
-        return None if known is _Known.BOUND else seconds * self.factor(candidate.placement)
+        return None if known is _Known.BOUND else seconds * self.factor(candidate)
 
     def fits(self, candidate: Candidate, seconds: float) -> bool:
         """Return whether what a call gave is of a candidate that can be run and has room."""
@@ -194,7 +194,7 @@ class Judge:
         """
         if self._failed and self.key(candidate) in self._failed:
             return math.inf
-        (bound, known), factor = self._by_rule(candidate), self.factor(candidate.placement)
+        (bound, known), factor = self._by_rule(candidate), self.factor(candidate)
         below = known is _Known.BOUND and bound <= limit / factor
         return math.inf if below and self._is_refused(candidate) else bound * factor
 
