@@ -37,7 +37,7 @@ from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.stage_cost import Array
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage, Measurement
-from drlpp.planners.calibration.scales import Scales, ScalesPosterior
+from drlpp.planners.calibration.scales import DECLARED, NOISE, Scales, ScalesPosterior
 from drlpp.planners.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link
 
@@ -175,7 +175,11 @@ class Calibration:
                     for group in (_UNSCALED, _COSTS, _SPEEDS)
                 )
                 misses = logs - predicted + jacobian @ x
-                parts = (costs, speeds, numpy.diag(noise**2))
+                parts = (
+                    (costs, DECLARED),
+                    (speeds, DECLARED),
+                    (numpy.diag(noise**2), NOISE),
+                )
                 self._scales = ScalesPosterior(misses, parts, own)
                 if scales == self._scales.most_probable:
                     break

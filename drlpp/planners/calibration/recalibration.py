@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import chain
 
 import numpy
 
@@ -27,7 +28,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel
-from drlpp.planners.calibration.belief import CLOSE, PLENTY, Belief
+from drlpp.planners.calibration.belief import CLOSE, PLENTY, Belief, side_by_side
 from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.calibration.surrogate import Surrogate
 from drlpp.planners.planning import baseline_plans, starts_of
@@ -53,8 +54,11 @@ _FIRST = 4
 what this one finds."""
 
 _AFRESH = 4
-"""So many times as many are looked at by a search that begins with nothing that is known: one from
+"""So many times as many are looked at by searches that begin with nothing that is known: one from
 what is known stays near it."""
+
+_LAST_LOOKS = 3
+"""So many of these searches have to find nothing better before it ends, and begin."""
 
 _LONG_SEARCH_SECONDS = 0.1
 """If a search takes longer, those in draws are made on several cores."""
@@ -143,6 +147,7 @@ class Recalibration:
         if self._belief is not None:
             self._agreeing = self._agreeing + 1 if self._little_to_gain else 0
         self._surrogate = self._belief = None
+        self.__dict__.pop("_overlooked", None)
         self._since_record += 1
         if isinstance(outcome, Measurement):
             if outcome.seconds_per_minibatch < _IMPROVED * self._record:
@@ -195,12 +200,29 @@ class Recalibration:
             return True
         if not self.options.gain or self._first():
             return False
-        return self._little_to_gain and self._agreeing + 1 >= self.options.confirmations
+        enough = self._agreeing + 1 >= self.options.confirmations
+        return self._little_to_gain and enough and not self._overlooked
 
     @property
     def _little_to_gain(self) -> bool:
         """Whether by the belief of now measuring more is not expected to help."""
         return self.belief.gain < self.options.gain and not self._possible_plans()
+
+    @cached_property
+    def _overlooked(self) -> bool:
+        """Whether searches afresh find what is faster than the fastest measured after all."""
+        known = set(map(self.surrogate.key, (*self._measured, *self._pool)))
+        incumbent = self.surrogate(self.best(1)[0][0])
+        found = [
+            plan.candidate
+            for plan in self._found_afresh(_LAST_LOOKS)
+            if plan.seconds_per_minibatch < (1 - self.options.gain) * incumbent
+            and self.surrogate.key(plan.candidate) not in known
+        ]
+        self._pool += found
+        if found:
+            self._belief = None
+        return bool(found)
 
     def propose(self, count: int) -> list[Candidate]:
         """Return candidates to measure next, the most promising first; none that was measured.
@@ -274,16 +296,24 @@ class Recalibration:
         seed = self._draw.randrange(2**31)
         times = 1 if self._measured else _FIRST
         near = replace(self._limits, judged=times * self._limits.judged)
-        afresh = replace(self._limits, judged=_AFRESH * self._limits.judged)
         pool = {surrogate.key(candidate): candidate for candidate in self._pool}
-        for starts, limits in (([*parents, *self._pool], near), ([], afresh)):
-            with suppress(NothingFits):
-                found = search(surrogate, starts, limits, seed)
-                pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
+        with suppress(NothingFits):
+            found = search(surrogate, [*parents, *self._pool], near, seed)
+            pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
+        for plan in self._found_afresh(1 if self._measured else _LAST_LOOKS):
+            pool[surrogate.key(plan.candidate)] = plan.candidate
         ranked = sorted(pool.values(), key=surrogate)
         kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]
         self._pool = kept[:_POOL]
+
+    def _found_afresh(self, times: int) -> list[Plan]:
+        """Search with the most probable costs from nothing that is known."""
+        # Far from good candidates it takes long until a climb gains anything.
+        limits = Limits(judged=_AFRESH * self.options.evaluations)
+        seeds = [self._draw.randrange(2**31) for _ in range(times)]
+        tasks = [(self.surrogate, limits, seed) for seed in seeds]
+        return list(chain(*side_by_side(_search_afresh, tasks, worth_it=times > 1)))
 
     def _believed(self, *, thorough: bool = False) -> Belief:
         """Search with the most probable costs, then in every draw."""
@@ -354,6 +384,14 @@ class Recalibration:
             changed = Candidate(placement, chosen.method.for_stages(len(placement.stages)))
             if self.surrogate.fits(changed, self.surrogate(changed)):
                 yield changed
+
+
+def _search_afresh(surrogate: Surrogate, limits: Limits, seed: int) -> tuple[Plan, ...]:
+    """Return what a search from nothing finds; it judges all anew."""
+    try:
+        return search(surrogate.anew(), [], limits, seed)
+    except NothingFits:
+        return ()
 
 
 def _kind_of(candidate: Candidate) -> tuple[int, ...]:

@@ -16,9 +16,10 @@ from numpy.random import Generator
 
 from drlpp.costs.stage_cost import Array
 
-_GRID = tuple(2.0**power for power in range(-4, 3))
-_SPREAD = 2.0
-"""Standard deviation of a scale's binary logarithm, before anything was observed."""
+_GRID = tuple(2.0**power for power in range(-4, 2))
+DECLARED, NOISE = 2.0, 1.0
+"""Standard deviations of a scale's binary logarithm, before anything was observed: of how far off
+declarations are, and of noise."""
 
 Scales = tuple[float, ...]
 
@@ -28,17 +29,17 @@ class ScalesPosterior:
 
     Args:
         misses: what was observed less what is declared, ``(observations,)``.
-        parts: covariances of the observations, ``(observations, observations)`` each, one for every
-            scale.
+        parts: for every scale a covariance of the observations, ``(observations, observations)``,
+            and the standard deviation of its binary logarithm.
         rest: of all that has no scale.
     """
 
-    def __init__(self, misses: Array, parts: Sequence[Array], rest: Array) -> None:
+    def __init__(self, misses: Array, parts: Sequence[tuple[Array, float]], rest: Array) -> None:
         self._points: list[Scales] = list(product(_GRID, repeat=len(parts)))
         logs = []
         for scales in self._points:
             covariance = rest + sum(
-                scale**2 * part for scale, part in zip(scales, parts, strict=True)
+                scale**2 * part for scale, (part, _) in zip(scales, parts, strict=True)
             )
             likelihood = 0.0
             if len(misses):
@@ -46,7 +47,7 @@ class ScalesPosterior:
                 whitened = numpy.linalg.solve(root, misses)
                 likelihood = -0.5 * float(whitened @ whitened)
                 likelihood -= float(numpy.log(numpy.diag(root)).sum())
-            off = numpy.log2(scales) / _SPREAD
+            off = numpy.log2(scales) / [spread for _, spread in parts]
             logs.append(likelihood - 0.5 * float(off @ off))
         weights = numpy.exp(numpy.array(logs) - max(logs))
         self._weights = weights / weights.sum()

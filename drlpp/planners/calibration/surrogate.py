@@ -11,12 +11,12 @@ from numpy.random import Generator
 from drlpp.costs.stage_cost import Array
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners.calibration.scales import Scales, ScalesPosterior
+from drlpp.planners.calibration.scales import DECLARED, Scales, ScalesPosterior
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Space
 
 _DISCREPANCY_SPREAD = numpy.array([0.1, 0.03, 0.05])
-_OWN_SPREAD, _NOISE = 0.02, 0.01
+_OWN_SPREAD, _NOISE = 0.03, 0.01
 """Standard deviations of logarithms; the last one's, of a measurement, has no scale."""
 
 _FEATURES = 3
@@ -46,7 +46,7 @@ class Discrepancy:
         same = numpy.array([[one == other for other in self._keys] for one in self._keys])
         noise = _NOISE**2 * numpy.eye(len(ratios))
         own = _OWN_SPREAD**2 * same.reshape(noise.shape)
-        self._scales = ScalesPosterior(self._logs, (explained, own), noise)
+        self._scales = ScalesPosterior(self._logs, ((explained, DECLARED), (own, DECLARED)), noise)
         mean, own_mean, _ = self._posterior(self._scales.most_probable)
         self._mean, self._own = mean, dict(zip(self._keys, own_mean.tolist(), strict=True))
 

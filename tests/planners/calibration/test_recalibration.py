@@ -144,11 +144,26 @@ def test_the_discrepancy_learns_what_shapes_cost() -> None:
         Placement.from_assignment([0, 1, 2, 3], [0, 1, 2, 3]),
         Placement.from_assignment([0, 0, 0, 0], [0, 0, 0, 0]),
     ]
-    ratios = [(p, 0.05 * (len(p.stages) - 1) + 0.02) for p in placements]
-    learned = Discrepancy.of(ratios)
-    for placement, ratio in ratios:
-        assert numpy.log(learned.factor(placement)) == pytest.approx(ratio, abs=0.01)
-    assert Discrepancy.of().factor(placements[0]) == 1.0
+    candidates = [Candidate(placement, Method()) for placement in placements]
+    ratios = [(c, 0.05 * (len(c.placement.stages) - 1) + 0.02) for c in candidates]
+    learned = Discrepancy(ratios)
+    for candidate, ratio in ratios:
+        assert numpy.log(learned.factor(candidate)) == pytest.approx(ratio, abs=0.01)
+    assert Discrepancy().factor(candidates[0]) == 1.0
+
+
+def test_what_no_shape_explains_is_a_candidates_own() -> None:
+    """Two of one shape that are measured 20% apart are told apart; a third is expected between."""
+    slow, fast, unknown = (
+        Candidate(Placement.from_assignment([0] * cut + [1] * (4 - cut), [0, 1]), Method())
+        for cut in (1, 2, 3)
+    )
+    learned = Discrepancy([(slow, 0.1), (fast, -0.1)])
+    assert learned.factor(slow) > 1.05
+    assert learned.factor(fast) < 0.95
+    assert learned.factor(unknown) == pytest.approx(1.0, abs=0.02)
+    drawn = [learned.sample(numpy.random.default_rng(seed)) for seed in range(20)]
+    assert all(one.factor(slow) > 1.03 * one.factor(fast) for one in drawn)
 
 
 def test_a_limit_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
