@@ -57,8 +57,10 @@ _AFRESH = 4
 """So many times as many are looked at by searches that begin with nothing that is known: one from
 what is known stays near it."""
 
-_LAST_LOOKS = 3
-"""So many of these searches have to find nothing better before it ends, and begin."""
+_LOOKS = 2
+_MOST_LOOKS = 8
+"""So many of these searches have to come by what is as good as the best, and at most so many look,
+before it ends: what one of many comes by may not be the best there is."""
 
 _LONG_SEARCH_SECONDS = 0.1
 """If a search takes longer, those in draws are made on several cores."""
@@ -134,6 +136,7 @@ class Recalibration:
         self._record = math.inf
         self._since_record = 0
         self._agreeing = 0
+        self._takes_long = False
 
     @property
     def measured(self) -> dict[Candidate, float]:
@@ -211,18 +214,25 @@ class Recalibration:
     @cached_property
     def _overlooked(self) -> bool:
         """Whether searches afresh find what is faster than the fastest measured after all."""
-        known = set(map(self.surrogate.key, (*self._measured, *self._pool)))
-        incumbent = self.surrogate(self.best(1)[0][0])
-        found = [
-            plan.candidate
-            for plan in self._found_afresh(_LAST_LOOKS)
-            if plan.seconds_per_minibatch < (1 - self.options.gain) * incumbent
-            and self.surrogate.key(plan.candidate) not in known
-        ]
-        self._pool += found
-        if found:
-            self._belief = None
-        return bool(found)
+        incumbent, reached = self.surrogate(self.best(1)[0][0]), 0
+        measured = set(map(self.surrogate.key, self._measured))
+        for _ in range(_MOST_LOOKS // _LOOKS):
+            better = []
+            for plans in self._found_afresh(_LOOKS):
+                fresh = (p for p in plans if self.surrogate.key(p.candidate) not in measured)
+                better += [
+                    p
+                    for p in fresh
+                    if p.seconds_per_minibatch < (1 - self.options.gain) * incumbent
+                ]
+                reached += any(p.seconds_per_minibatch < CLOSE * incumbent for p in plans)
+            if better:
+                self._pool += [plan.candidate for plan in better]
+                self._belief = None
+                return True
+            if reached >= _LOOKS:
+                break
+        return False
 
     def propose(self, count: int) -> list[Candidate]:
         """Return candidates to measure next, the most promising first; none that was measured.
@@ -300,26 +310,26 @@ class Recalibration:
         with suppress(NothingFits):
             found = search(surrogate, [*parents, *self._pool], near, seed)
             pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
-        for plan in self._found_afresh(1 if self._measured else _LAST_LOOKS):
+        for plan in chain(*self._found_afresh(1 if self._measured else _LOOKS)):
             pool[surrogate.key(plan.candidate)] = plan.candidate
         ranked = sorted(pool.values(), key=surrogate)
         kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
         kept = [c for c in kept if surrogate.key(c) not in measured and not self._fails(c)]
         self._pool = kept[:_POOL]
 
-    def _found_afresh(self, times: int) -> list[Plan]:
-        """Search with the most probable costs from nothing that is known."""
+    def _found_afresh(self, times: int) -> list[tuple[Plan, ...]]:
+        """Search with the most probable costs from nothing that is known; what each finds."""
         # Far from good candidates it takes long until a climb gains anything.
         limits = Limits(judged=_AFRESH * self.options.evaluations)
         seeds = [self._draw.randrange(2**31) for _ in range(times)]
         tasks = [(self.surrogate, limits, seed) for seed in seeds]
-        return list(chain(*side_by_side(_search_afresh, tasks, worth_it=times > 1)))
+        return side_by_side(_search_afresh, tasks, worth_it=self._takes_long)
 
     def _believed(self, *, thorough: bool = False) -> Belief:
         """Search with the most probable costs, then in every draw."""
         begin = time.perf_counter()
         self._search()
-        takes_long = time.perf_counter() - begin > _LONG_SEARCH_SECONDS
+        self._takes_long = time.perf_counter() - begin > _LONG_SEARCH_SECONDS
         surrogate = self.surrogate
         measured = set(map(surrogate.key, self._measured))
         incumbent = next((candidate for candidate, _ in self.best(1)), None)
@@ -331,7 +341,7 @@ class Recalibration:
             self._limits,
             seed,
             thorough=thorough,
-            takes_long=takes_long,
+            takes_long=self._takes_long,
         )
         fresh = [
             index

@@ -25,7 +25,6 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.placement import Placement
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.space import Space
 from drlpp.schedule.method import Method
