@@ -163,29 +163,26 @@ class Calibration:
 
     def _believed(self) -> ScalesPosterior:
         """Return what is known of the scales of costs, of speeds and of the noise."""
-        if self._scales is None:
-            rows, logs, noise = self._observed()
-            scales: Scales = (1.0, 1.0, 1.0)
-            for _ in range(_LINEARISATIONS):
-                self._solved.clear()
-                x, _ = self._solve(scales)
-                predicted, jacobian = self._linearised(x, rows)
-                own, costs, speeds = (
-                    (jacobian * (self._deviations**2 * (self._groups == group))) @ jacobian.T
-                    for group in (_UNSCALED, _COSTS, _SPEEDS)
-                )
-                misses = logs - predicted + jacobian @ x
-                parts = (
-                    (costs, DECLARED),
-                    (speeds, DECLARED),
-                    (numpy.diag(noise**2), NOISE),
-                )
-                self._scales = ScalesPosterior(misses, parts, own)
-                if scales == self._scales.most_probable:
-                    break
-                scales = self._scales.most_probable
-            self._corrections = x
-        return self._scales
+        if self._scales is not None:
+            return self._scales
+        rows, logs, noise = self._observed()
+        scales: Scales = (1.0, 1.0, 1.0)
+        for _ in range(_LINEARISATIONS):
+            self._solved.clear()
+            x, _ = self._solve(scales)
+            predicted, jacobian = self._linearised(x, rows)
+            own, costs, speeds = (
+                (jacobian * (self._deviations**2 * (self._groups == group))) @ jacobian.T
+                for group in (_UNSCALED, _COSTS, _SPEEDS)
+            )
+            misses = logs - predicted + jacobian @ x
+            parts = ((costs, DECLARED), (speeds, DECLARED), (numpy.diag(noise**2), NOISE))
+            posterior = ScalesPosterior(misses, parts, own)
+            if scales == posterior.most_probable:
+                break
+            scales = posterior.most_probable
+        self._corrections, self._scales = x, posterior
+        return posterior
 
     def _observed(self) -> tuple[Array, Array, Array]:
         rows = numpy.array(self._rows).reshape(-1, len(self._corrections))

@@ -70,7 +70,8 @@ class Discrepancy:
         """Return the coefficients' mean, what is each candidate's own, and their covariance."""
         spread, own = scales[0] * _DISCREPANCY_SPREAD, scales[1] * _OWN_SPREAD
         noise = own**2 + _NOISE**2
-        covariance = numpy.linalg.inv(numpy.diag(spread**-2.0) + self._rows.T @ self._rows / noise)
+        precision = numpy.diag(spread**-2.0) + self._rows.T @ self._rows / noise
+        covariance = numpy.asarray(numpy.linalg.inv(precision), dtype=float)
         mean = covariance @ self._rows.T @ self._logs / noise
         return mean, _kept(scales) * (self._logs - self._rows @ mean), covariance
 

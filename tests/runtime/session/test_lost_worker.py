@@ -116,7 +116,7 @@ def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
     )
     # So long that it cannot end before the worker does.
     (inputs,), targets = data_for(captured).train
-    samples = Samples((inputs.repeat(200, 1),), targets.repeat(200))
+    samples = Samples((inputs.repeat(2000, 1),), targets.repeat(2000))
     kept = r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the "
     with pytest.raises(WorkerLost, match=rf"^worker (\d) \(stage \1\) {KILLED}; {kept}"):
         trainer.fit(Data(samples, samples), epochs=1)
