@@ -111,7 +111,8 @@ def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
     trainer = PipelineTrainer(
         file_of(captured, in_a_row(captured.graph, 0, 1)),
         out=tmp_path,
-        checkpoint_every=50,
+        # Reports come four times a second.
+        checkpoint_every=1000,
         observer=TrainerCallbacks(on_progress=strike),
     )
     # So long that it cannot end before the worker does.
