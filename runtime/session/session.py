@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -214,7 +214,7 @@ class ClusterSession(WorkerGroup):
         optimizer = optimizer or self.optimizer
         optimizer.check()
         plan = self.plan(placement, method)
-        self._check_present(plan.pipeline.workers, "the placement")
+        self.check_present(plan.pipeline.workers, "the placement")
         pipeline = plan.pipeline
         self.prepare()
         lent = self.lend_file(checkpoint) if checkpoint else None
@@ -244,13 +244,6 @@ class ClusterSession(WorkerGroup):
             self.note(f"a stage is not compiled and runs as it is: {why}")
         self._held = Deployment(plan, optimizer, self.generation, seconds, uncompiled)
         return self._held
-
-    def _check_present(self, workers: Collection[int], what: str) -> None:
-        if absent := set(workers) - set(self.present):
-            raise InvalidInput(
-                f"{what} is on worker {min(absent)}, which was given up; there are workers "
-                f"{', '.join(map(str, self.present))}"
-            )
 
     def run(
         self,
@@ -452,5 +445,5 @@ class ClusterSession(WorkerGroup):
             HostLost: a host cannot be reached any more; see :meth:`measure`.
             RunFailure: if the workers fail.
         """
-        self._check_present(range(self.accelerators), "a profile")
+        self.check_present(range(self.accelerators), "a profile")
         return profiled(self, repeats)
