@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from drlpp.cli.entry import INTERRUPTED
-from drlpp.errors import HostLost, InvalidFile, InvalidInput, ModelNote, RunFailure
+from drlpp.errors import HostLost, InvalidInput, ModelNote, RunFailure, UnknownField
 
 console = Console(
     width=None if sys.stdout.isatty() else 110, markup=False, emoji=False, soft_wrap=True
@@ -31,10 +31,8 @@ def resumable(what: str, *, measures: bool = True) -> Iterator[None]:
     except KeyboardInterrupt:
         print(how, file=sys.stderr)
         raise
-    except InvalidFile as error:
-        if "is unknown" not in str(error):
-            raise
-        raise InvalidFile(f"{error}; begin anew with another --out") from error
+    except UnknownField as error:
+        raise UnknownField(f"{error}; begin anew with another --out") from error
     except HostLost as lost:
         if not measures:
             raise

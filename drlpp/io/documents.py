@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from drlpp.errors import InvalidFile, is_unseen, visible
+from drlpp.errors import InvalidFile, UnknownField, is_unseen, visible
 from drlpp.io.files import write_atomically
 
 _YAML = {".yaml", ".yml"}
@@ -114,14 +114,16 @@ def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentTyp
         )
     unknown = next((field for field in content if field not in expected.model_fields), None)
     if unknown is not None:
-        raise InvalidFile(
+        raise UnknownField(
             f"{path}: field '{unknown}' is unknown; a {kind} file has the fields "
             f"{', '.join(expected.model_fields)}"
         )
     try:
         return expected.model_validate(content)
     except ValidationError as error:
-        raise InvalidFile(f"{path}: {first_problem(error)}") from None
+        others = [one for one in error.errors() if one["type"] != "extra_forbidden"]
+        wrong = InvalidFile if others else UnknownField
+        raise wrong(f"{path}: {first_problem(error)}") from None
 
 
 def read_any_document(path: str | Path) -> Document:
