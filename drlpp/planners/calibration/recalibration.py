@@ -5,8 +5,9 @@ Everything measured so far corrects the declared costs
 what is uncertain, and for every draw the best candidate is searched for
 (:mod:`drlpp.planners.search`), from what is known to be good. Measured next is the candidate by
 which the most is expected to be saved over all draws (:mod:`drlpp.planners.calibration.belief`). It
-ends when even knowing the true draw is expected to save less than 0.5%, twice in a row, and says
-how probable it is, by the share of draws, that nothing is more than 1% faster than what it found.
+ends when even knowing the true draw is expected to save less than 0.5%, twice in a row, and
+searches that begin afresh find nothing faster either. It says how probable it is, by the share of
+draws, that nothing is more than 1% faster than what it found.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 
 import numpy
@@ -30,7 +31,7 @@ from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel
 from drlpp.planners.calibration.belief import CLOSE, PLENTY, Belief, side_by_side
 from drlpp.planners.calibration.calibration import Calibration
-from drlpp.planners.calibration.surrogate import Surrogate
+from drlpp.planners.calibration.surrogate import DiscrepancyPosterior, Surrogate
 from drlpp.planners.planning import baseline_plans, starts_of
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Limits, Space, search
@@ -83,8 +84,8 @@ class Options:
     Attributes:
         evaluations: how many candidates a long search looks at after a measurement: the one with
             the most probable costs, and, where little is left to gain, those in four draws; brief
-            ones in all draws look at an eighth of these, the one before all measurements at four
-            times as many.
+            ones in all draws look at an eighth of these, those that begin afresh, and the one
+            before all measurements, at four times as many.
         draws: of the costs.
         gain: propose nothing more once the part of the seconds that is expected to be saved by the
             best of each draw is smaller; 0 for never.
@@ -129,8 +130,9 @@ class Recalibration:
         propose = planned or partial(baseline_plans, declared, self.space)
         self._planned = list(dict.fromkeys(self._plans(propose)))
         self._pool: list[Candidate] = list(self._planned)
-        self._surrogate: Surrogate | None = None
+        self._corrected: tuple[Surrogate, DiscrepancyPosterior] | None = None
         self._belief: Belief | None = None
+        self._overlooked: bool | None = None
         self._succeeded: Counter[tuple[int, ...]] = Counter()
         self._failed: Counter[tuple[int, ...]] = Counter()
         self._record = math.inf
@@ -149,8 +151,7 @@ class Recalibration:
             return
         if self._belief is not None:
             self._agreeing = self._agreeing + 1 if self._little_to_gain else 0
-        self._surrogate = self._belief = None
-        self.__dict__.pop("_overlooked", None)
+        self._corrected = self._belief = self._overlooked = None
         self._since_record += 1
         if isinstance(outcome, Measurement):
             if outcome.seconds_per_minibatch < _IMPROVED * self._record:
@@ -169,12 +170,17 @@ class Recalibration:
     @property
     def surrogate(self) -> Surrogate:
         """The surrogate, which predicts with the most probable costs."""
-        if self._surrogate is None:
+        return self._correct()[0]
+
+    def _correct(self) -> tuple[Surrogate, DiscrepancyPosterior]:
+        """Return the surrogate, and how far else it may be off."""
+        if self._corrected is None:
             fitted = self.calibration.fit()
-            self._surrogate = Surrogate(fitted, self.space, failed=self._failures)
+            surrogate = Surrogate(fitted, self.space, failed=self._failures)
             latest = list(self._measured.items())[-_REMEMBERED:]
-            self._surrogate.correct({**dict(self.best(_REMEMBERED)), **dict(latest)})
-        return self._surrogate
+            known = {**dict(self.best(_REMEMBERED)), **dict(latest)}
+            self._corrected = surrogate, surrogate.correct(known)
+        return self._corrected
 
     @property
     def belief(self) -> Belief:
@@ -204,35 +210,45 @@ class Recalibration:
         if not self.options.gain or self._first():
             return False
         enough = self._agreeing + 1 >= self.options.confirmations
-        return self._little_to_gain and enough and not self._overlooked
+        return self._little_to_gain and enough and not self._has_overlooked()
 
     @property
     def _little_to_gain(self) -> bool:
         """Whether by the belief of now measuring more is not expected to help."""
         return self.belief.gain < self.options.gain and not self._possible_plans()
 
-    @cached_property
-    def _overlooked(self) -> bool:
-        """Whether searches afresh find what is faster than the fastest measured after all."""
+    def _has_overlooked(self) -> bool:
+        """Return whether searches afresh find what is faster than the fastest measured after all.
+
+        They look once after each measurement; what they find is believed in from then on.
+        """
+        if self._overlooked is None:
+            found = self._faster_afresh()
+            self._overlooked = bool(found)
+            if found:
+                self._pool += found
+                self._belief = None
+        return self._overlooked
+
+    def _faster_afresh(self) -> list[Candidate]:
+        """Return what searches afresh find that is faster; they end once two find as good."""
         incumbent, reached = self.surrogate(self.best(1)[0][0]), 0
         measured = set(map(self.surrogate.key, self._measured))
         for _ in range(_MOST_LOOKS // _LOOKS):
-            better = []
-            for plans in self._found_afresh(_LOOKS):
-                fresh = (p for p in plans if self.surrogate.key(p.candidate) not in measured)
-                better += [
-                    p
-                    for p in fresh
-                    if p.seconds_per_minibatch < (1 - self.options.gain) * incumbent
-                ]
-                reached += any(p.seconds_per_minibatch < CLOSE * incumbent for p in plans)
-            if better:
-                self._pool += [plan.candidate for plan in better]
-                self._belief = None
-                return True
-            if reached >= _LOOKS:
-                break
-        return False
+            searches = self._found_afresh(_LOOKS)
+            faster = [
+                plan.candidate
+                for plan in chain(*searches)
+                if plan.seconds_per_minibatch < (1 - self.options.gain) * incumbent
+                and self.surrogate.key(plan.candidate) not in measured
+            ]
+            reached += sum(
+                any(plan.seconds_per_minibatch < CLOSE * incumbent for plan in plans)
+                for plans in searches
+            )
+            if faster or reached >= _LOOKS:
+                return faster
+        return []
 
     def propose(self, count: int) -> list[Candidate]:
         """Return candidates to measure next, the most promising first; none that was measured.
@@ -335,7 +351,7 @@ class Recalibration:
         incumbent = next((candidate for candidate, _ in self.best(1)), None)
         seed = self._draw.randrange(2**31)
         belief = Belief.of(
-            self._draws(surrogate),
+            self._draws(),
             list(dict.fromkeys([*self._pool, *self._unmeasured_plans(measured)])),
             incumbent,
             self._limits,
@@ -368,13 +384,13 @@ class Recalibration:
             if surrogate.key(c) not in measured and surrogate.fits(c, surrogate(c))
         ]
 
-    def _draws(self, surrogate: Surrogate) -> list[Surrogate]:
-        failures = self._failures
+    def _draws(self) -> list[Surrogate]:
+        failures, (_, discrepancies) = self._failures, self._correct()
         return [
             Surrogate(
                 self.calibration.sample(self._generator),
                 self.space,
-                surrogate.discrepancy.sample(self._generator),
+                discrepancies.sample(self._generator),
                 failures,
             )
             for _ in range(self.options.draws)

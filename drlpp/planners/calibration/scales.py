@@ -41,14 +41,11 @@ class ScalesPosterior:
             covariance = rest + sum(
                 scale**2 * part for scale, (part, _) in zip(scales, parts, strict=True)
             )
-            likelihood = 0.0
-            if len(misses):
-                root = numpy.linalg.cholesky(covariance)
-                whitened = numpy.linalg.solve(root, misses)
-                likelihood = -0.5 * float(whitened @ whitened)
-                likelihood -= float(numpy.log(numpy.diag(root)).sum())
+            root = numpy.linalg.cholesky(covariance)
+            whitened = numpy.linalg.solve(root, misses)
             off = numpy.log2(scales) / [spread for _, spread in parts]
-            logs.append(likelihood - 0.5 * float(off @ off))
+            determinant = float(numpy.log(numpy.diag(root)).sum())
+            logs.append(-0.5 * float(whitened @ whitened + off @ off) - determinant)
         weights = numpy.exp(numpy.array(logs) - max(logs))
         self._weights = weights / weights.sum()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy
 from numpy.random import Generator
@@ -25,19 +26,38 @@ Ratio = tuple[Candidate, float]
 """A candidate, and ln(measured / simulated)."""
 
 
+@dataclass(frozen=True)
 class Discrepancy:
     """How measured seconds differ from simulated ones: ln(measured / simulated).
 
     Linear in the number of stages behind the first and in the share of accelerators that are
     replicas of others, and what a candidate has of its own, which is known of measured ones alone.
-    What workers and links tell has been corrected before. How large both parts are is learned
-    (:mod:`drlpp.planners.calibration.scales`).
+    What workers and links tell has been corrected before.
+
+    Attributes:
+        coefficients: of the shape.
+        own: by what candidates share that are alike.
+    """
+
+    coefficients: Array
+    own: Mapping[Hashable, float]
+
+    def factor(self, candidate: Candidate) -> float:
+        """Return the factor by which simulated seconds are multiplied."""
+        common = float(shape_of(candidate.placement) @ self.coefficients)
+        return math.exp(common + self.own.get(_alike(candidate), 0.0))
+
+
+class DiscrepancyPosterior:
+    """The discrepancies that are probable after some measurements.
+
+    How large both parts are is learned (:mod:`drlpp.planners.calibration.scales`).
 
     Args:
         ratios: what was measured; the prior is normal around 0.
     """
 
-    def __init__(self, ratios: Sequence[Ratio] = ()) -> None:
+    def __init__(self, ratios: Sequence[Ratio]) -> None:
         shapes = [shape_of(candidate.placement) for candidate, _ in ratios]
         self._keys = [_alike(candidate) for candidate, _ in ratios]
         self._rows = numpy.array(shapes).reshape(-1, _FEATURES)
@@ -47,39 +67,35 @@ class Discrepancy:
         noise = _NOISE**2 * numpy.eye(len(ratios))
         own = _OWN_SPREAD**2 * same.reshape(noise.shape)
         self._scales = ScalesPosterior(self._logs, ((explained, DECLARED), (own, DECLARED)), noise)
-        mean, own_mean, _ = self._posterior(self._scales.most_probable)
-        self._mean, self._own = mean, dict(zip(self._keys, own_mean.tolist(), strict=True))
+
+    @property
+    def most_probable(self) -> Discrepancy:
+        """The most probable discrepancy."""
+        mean, _, kept = self._posterior(self._scales.most_probable)
+        return self._discrepancy(mean, kept * self._unexplained(mean))
 
     def sample(self, draw: Generator) -> Discrepancy:
-        """Draw one that is as probable as the ratios leave it, and certain."""
-        mean, _, covariance = self._posterior(scales := self._scales.sample(draw))
-        drawn = Discrepancy()
-        drawn._mean = draw.multivariate_normal(mean, covariance, method="cholesky")
-        kept = _kept(scales)
-        own = kept * (self._logs - self._rows @ drawn._mean)
+        """Draw one."""
+        mean, covariance, kept = self._posterior(self._scales.sample(draw))
+        coefficients = draw.multivariate_normal(mean, covariance, method="cholesky")
+        own = kept * self._unexplained(coefficients)
         own += math.sqrt(kept) * _NOISE * draw.standard_normal(len(own))
-        drawn._own = dict(zip(self._keys, own.tolist(), strict=True))
-        return drawn
+        return self._discrepancy(coefficients, own)
 
-    def factor(self, candidate: Candidate) -> float:
-        """Return the factor by which simulated seconds are multiplied."""
-        common = float(shape_of(candidate.placement) @ self._mean)
-        return math.exp(common + self._own.get(_alike(candidate), 0.0))
-
-    def _posterior(self, scales: Scales) -> tuple[Array, Array, Array]:
-        """Return the coefficients' mean, what is each candidate's own, and their covariance."""
-        spread, own = scales[0] * _DISCREPANCY_SPREAD, scales[1] * _OWN_SPREAD
-        noise = own**2 + _NOISE**2
+    def _posterior(self, scales: Scales) -> tuple[Array, Array, float]:
+        """Return mean and covariance of the coefficients, and how much else is no noise."""
+        spread, own = scales[0] * _DISCREPANCY_SPREAD, (scales[1] * _OWN_SPREAD) ** 2
+        noise = own + _NOISE**2
         precision = numpy.diag(spread**-2.0) + self._rows.T @ self._rows / noise
         covariance = numpy.asarray(numpy.linalg.inv(precision), dtype=float)
-        mean = covariance @ self._rows.T @ self._logs / noise
-        return mean, _kept(scales) * (self._logs - self._rows @ mean), covariance
+        return covariance @ self._rows.T @ self._logs / noise, covariance, own / noise
 
+    def _unexplained(self, coefficients: Array) -> Array:
+        left: Array = self._logs - self._rows @ coefficients
+        return left
 
-def _kept(scales: Scales) -> float:
-    """Return how much of what its shape does not explain is a candidate's own, and no noise."""
-    own = (scales[1] * _OWN_SPREAD) ** 2
-    return float(own / (own + _NOISE**2))
+    def _discrepancy(self, coefficients: Array, own: Array) -> Discrepancy:
+        return Discrepancy(coefficients, dict(zip(self._keys, own.tolist(), strict=True)))
 
 
 def _alike(candidate: Candidate) -> Hashable:
@@ -102,7 +118,7 @@ class Surrogate(Judge):
     Args:
         problem: the workload and the cluster as measurements have corrected them.
         space: of the candidates.
-        discrepancy: how measured seconds differ from simulated ones.
+        discrepancy: how measured seconds differ from simulated ones; by default not at all.
         failed: as a judge has it.
     """
 
@@ -114,18 +130,22 @@ class Surrogate(Judge):
         failed: Iterable[Candidate] = (),
     ) -> None:
         super().__init__(problem, space, failed)
-        self.discrepancy = discrepancy or Discrepancy()
+        self.discrepancy = discrepancy or Discrepancy(numpy.zeros(_FEATURES), {})
 
     def factor(self, candidate: Candidate) -> float:
         """Return the discrepancy's factor."""
         return self.discrepancy.factor(candidate)
 
-    def correct(self, measured: Mapping[Candidate, float]) -> None:
-        """Learn how far this surrogate is off from candidates of known seconds."""
-        self.discrepancy = Discrepancy()
+    def correct(self, measured: Mapping[Candidate, float]) -> DiscrepancyPosterior:
+        """Learn from candidates of known seconds how far this one is off that has none so far.
+
+        From then on it has the most probable discrepancy; returned are all that are probable.
+        """
         ratios = []
         for candidate, seconds in measured.items():
             simulated = self(candidate)
             if math.isfinite(seconds) and self.fits(candidate, simulated):
                 ratios.append((candidate, math.log(seconds / simulated)))
-        self.discrepancy = Discrepancy(ratios)
+        posterior = DiscrepancyPosterior(ratios)
+        self.discrepancy = posterior.most_probable
+        return posterior

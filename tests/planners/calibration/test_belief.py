@@ -111,7 +111,7 @@ def test_what_is_believed_is_the_same_in_processes() -> None:
     found = Recalibration(problem, Space(Method()), Options(evaluations=20, draws=4))
     (candidate,) = found.propose(1)
     found.tell(candidate, truth.measure(candidate))
-    draws = found._draws(found.surrogate)
+    draws = found._draws()
     for incumbent in (None, candidate):
         one, other = (
             Belief.of(draws, [], incumbent, Limits(judged=20), 0, takes_long=takes_long)

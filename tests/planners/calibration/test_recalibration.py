@@ -17,7 +17,7 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
 from drlpp.planners.calibration.recalibration import Options, Recalibration
-from drlpp.planners.calibration.surrogate import Discrepancy, Surrogate
+from drlpp.planners.calibration.surrogate import DiscrepancyPosterior, Surrogate
 from drlpp.planners.search import Space
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
@@ -146,10 +146,10 @@ def test_the_discrepancy_learns_what_shapes_cost() -> None:
     ]
     candidates = [Candidate(placement, Method()) for placement in placements]
     ratios = [(c, 0.05 * (len(c.placement.stages) - 1) + 0.02) for c in candidates]
-    learned = Discrepancy(ratios)
+    learned = DiscrepancyPosterior(ratios).most_probable
     for candidate, ratio in ratios:
         assert numpy.log(learned.factor(candidate)) == pytest.approx(ratio, abs=0.01)
-    assert Discrepancy().factor(candidates[0]) == 1.0
+    assert DiscrepancyPosterior([]).most_probable.factor(candidates[0]) == 1.0
 
 
 def test_what_no_shape_explains_is_a_candidates_own() -> None:
@@ -158,11 +158,12 @@ def test_what_no_shape_explains_is_a_candidates_own() -> None:
         Candidate(Placement.from_assignment([0] * cut + [1] * (4 - cut), [0, 1]), Method())
         for cut in (1, 2, 3)
     )
-    learned = Discrepancy([(slow, 0.1), (fast, -0.1)])
+    posterior = DiscrepancyPosterior([(slow, 0.1), (fast, -0.1)])
+    learned = posterior.most_probable
     assert learned.factor(slow) > 1.05
     assert learned.factor(fast) < 0.95
     assert learned.factor(unknown) == pytest.approx(1.0, abs=0.02)
-    drawn = [learned.sample(numpy.random.default_rng(seed)) for seed in range(20)]
+    drawn = [posterior.sample(numpy.random.default_rng(seed)) for seed in range(20)]
     assert all(one.factor(slow) > 1.03 * one.factor(fast) for one in drawn)
 
 
