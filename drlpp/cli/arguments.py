@@ -211,7 +211,7 @@ class Export:
         typer.Argument(
             metavar="PLACEMENT",
             help="A placement.json; with --to weights the folder of a training run, a "
-            "checkpoint.safetensors, or the folder or URL given as --checkpoints.",
+            "checkpoint.pt, or the folder or URL given as --checkpoints.",
         ),
     ]
     to: Target = option(

@@ -153,7 +153,7 @@ class RunPlan:
     finite: bool = False
 
 
-MODEL_FILE, SAMPLES_FILE = "model.safetensors", "samples.safetensors"
+MODEL_FILE, SAMPLES_FILE = "model.pt", "samples.pt"
 """Of the model's parameters and buffers, and of samples to work on."""
 
 
@@ -200,7 +200,7 @@ class Stream:
 
     def file_of(self, chunk: int) -> str:
         """Return the name of a file."""
-        return f"{self.name}-{chunk}.safetensors"
+        return f"{self.name}-{chunk}.pt"
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Run:
 
 def held_file(worker: int) -> str:
     """Return the name of a file with what a worker holds."""
-    return f"worker-{worker}.safetensors"
+    return f"worker-{worker}.pt"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from drlpp.io.files import replacing
 
 
 class SharedStorage:
-    """Files by names, which may have a folder: ``12/worker-0.safetensors``.
+    """Files by names, which may have a folder: ``12/worker-0.pt``.
 
     Every method raises :class:`~drlpp.errors.StorageFailure` where the storage fails.
 

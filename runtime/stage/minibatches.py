@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import CPU, to_device, to_device_async
 from drlpp.runtime.ipc.protocol import Reading, Stream
-from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_tree
 from drlpp.schedule.actions import MicrobatchId
 
 if TYPE_CHECKING:
@@ -161,6 +161,3 @@ class StreamedMinibatches(MinibatchSource):
         self.wait_for(part[0])
         chunk, index = self._place(part[0])
         return self._chunks[chunk][index]
-
-    def _take(self, tensor: Tensor, part: MicrobatchId) -> Tensor:
-        return super()._take(in_memory(tensor), part)

@@ -28,10 +28,10 @@ from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.actions import MicrobatchId
 
-_INDEX, _FACTS = "checkpoint.json", "training.safetensors"
+_INDEX, _FACTS = "checkpoint.json", "training.pt"
 _FOLDER = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
 _ATTEMPTS = 2**48
-CHECKPOINT_NAME = "checkpoint.safetensors"
+CHECKPOINT_NAME = "checkpoint.pt"
 
 
 class TrainingProgress(Record):
@@ -263,7 +263,7 @@ def export_weights(checkpoint: str | Path, path: str | Path) -> int:
     """Write the weights and buffers of a checkpoint as ``model.safetensors``, a ``state_dict``.
 
     Args:
-        checkpoint: the folder of a run, a ``checkpoint.safetensors``, or the folder or URL that a
+        checkpoint: the folder of a run, a ``checkpoint.pt``, or the folder or URL that a
             training was given for its ``checkpoints``.
         path: of the new file.
 

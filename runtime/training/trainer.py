@@ -46,7 +46,7 @@ _OTHER_PLACEMENT = (
 
 
 class Trainer:
-    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``, or parts.
+    """Trains on a session's workers, and keeps ``checkpoint.pt`` in ``folder``, or parts.
 
     A checkpoint of the same placement and method continues bit for bit as if nothing had happened,
     with the minibatches that were in flight. Under another placement or method, or where a stage

@@ -51,7 +51,7 @@ class PipelineTrainer:
         trainer = PipelineTrainer("placement.json", out="training")
         result = trainer.fit(train_loader, held_out_loader, epochs=5)
 
-    Writes ``checkpoint.safetensors`` after every epoch and every ``checkpoint_every`` minibatches,
+    Writes ``checkpoint.pt`` after every epoch and every ``checkpoint_every`` minibatches,
     ``model.pt`` (a state_dict) at the end, and TensorBoard's events
     (:class:`~drlpp.runtime.training.training_log.TrainingLog`) into ``out``. With
     ``early_stopping`` also ``best.pt`` (a state_dict) after every epoch that is better than those
@@ -71,7 +71,7 @@ class PipelineTrainer:
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
         checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
-            writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
+            writes its own parts of a checkpoint, instead of ``checkpoint.pt`` in ``out``.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
             :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
             ``changes.jsonl`` and is a note to ``observer``.

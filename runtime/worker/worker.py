@@ -47,7 +47,7 @@ from drlpp.runtime.ipc.protocol import (
     WorkerSpec,
     held_file,
 )
-from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_tree
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource, StreamedMinibatches
@@ -220,7 +220,7 @@ class Worker:
             checkpoint = read_checkpoint(self._folder / command.checkpoint_file)
             state, optimizer_state = checkpoint["model"], checkpoint["optimizer"]
             if command.in_flight:
-                restored = in_memory(checkpoint["in_flight"][self._worker])
+                restored = checkpoint["in_flight"][self._worker]
                 # Running statistics are a replica's own.
                 state |= restored["buffers"]
         connections = self._connect(command.group, TimeLimits.group_seconds, self._pace)

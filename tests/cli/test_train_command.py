@@ -106,7 +106,7 @@ def test_one_command_suits_a_loop_that_restarts_it(
     assert ended.code == 0, ended.err
     assert "epoch   3" in ended.out
     assert "holds nothing to resume" not in ended.out
-    for file in ("checkpoint.safetensors", "model.pt"):
+    for file in ("checkpoint.pt", "model.pt"):
         (out / file).unlink()
     ended = train(*epochs)
     assert ended.code == 0, ended.err

@@ -41,7 +41,7 @@ def test_a_taken_folder_is_refused(
     tmp_path: Path, command: str, settings: dict[str, object], resume: bool, message: str
 ) -> None:
     run(tmp_path / "run", "train", SETTINGS, resume=False)
-    (tmp_path / "run" / "checkpoint.safetensors").touch()
+    (tmp_path / "run" / "checkpoint.pt").touch()
     with pytest.raises(InvalidInput, match=message):
         run(tmp_path / "run", command, settings, resume=resume)
     with pytest.raises(InvalidInput, match="not empty and holds no run"):
@@ -75,13 +75,13 @@ def test_where_there_is_nothing_to_resume_a_run_begins(
     folder, notes = tmp_path / "run", []
     left(folder)
     with open_run_folder(folder, "train", SETTINGS, resume=resume, note=notes.append):
-        (folder / "checkpoint.safetensors").touch()
+        (folder / "checkpoint.pt").touch()
     begins = f"{folder} holds nothing to resume yet: the run begins"
     assert notes == ([begins] if resume else [])
-    assert {file.name for file in folder.iterdir()} == {*BEGUN, "checkpoint.safetensors"}
+    assert {file.name for file in folder.iterdir()} == {*BEGUN, "checkpoint.pt"}
     # Then the same command resumes, without a word.
     with open_run_folder(folder, "train", SETTINGS, resume=True, note=notes.append):
-        assert (folder / "checkpoint.safetensors").exists()
+        assert (folder / "checkpoint.pt").exists()
     assert len(notes) == resume
 
 
@@ -105,7 +105,7 @@ def test_nobody_comes_between_a_run_and_its_folder(tmp_path: Path, resume: bool)
 
 def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path: Path) -> None:
     run(tmp_path, "train", {**SETTINGS, "rate": None, "placements": []}, resume=False)
-    (tmp_path / "checkpoint.safetensors").touch()
+    (tmp_path / "checkpoint.pt").touch()
     run(tmp_path, "train", {**SETTINGS, "rate": None, "samples_fingerprint": "1f"}, resume=True)
     with pytest.raises(InvalidInput, match="with rate = None; it cannot be resumed with 0"):
         run(tmp_path, "train", {**SETTINGS, "rate": 0.1}, resume=True)

@@ -60,7 +60,7 @@ def test_pauses_change_nothing(session: ClusterSession, tmp_path: Path, method: 
         seen.append((stint.first, stint.done))
         assert stint.seconds > 0
     assert seen == [(0, 4), (4, 6), (6, 12), (12, 16), (16, 24)]
-    checkpoint = folder / "checkpoint.safetensors"
+    checkpoint = folder / "checkpoint.pt"
     again = session.collect(session.deploy(plan, checkpoint=checkpoint))[0]
     torch.testing.assert_close(again, whole, rtol=0, atol=0)
 

@@ -124,8 +124,8 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         ),
         "checkpoint": Loader(
             lambda path: _read_every_tensor(path, captured.state),
-            ".safetensors",
-            written("tree.safetensors", lambda path: write_checkpoint(path, tree)),
+            ".pt",
+            written("tree.pt", lambda path: write_checkpoint(path, tree)),
         ),
     }
 

@@ -134,7 +134,7 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     other: Any = session.hosts[1]
     other._reply(other._order("remove", "nothing"))
     files = [path.name for path in Path(other.folder).iterdir()]
-    assert "model.safetensors" in files
+    assert "model.pt" in files
     assert not [name for name in files if "stream" in name]
 
 

@@ -1,10 +1,8 @@
 """Trees of tensors come back as they were; a session is reached from this machine alone."""
 
-import json
 import os
 import pickle
 import secrets
-import struct
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from torch import Tensor
 
 from drlpp.capturing.capture import capture
@@ -21,7 +18,7 @@ from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.ipc.channel import join_store, open_store
-from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_checkpoint, write_tree
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_tree
 from drlpp.runtime.ipc.time_limits import time_limits_of
 from tests.endurance.faults.strangers import listening_ports
 from tests.support.training.pipelines import in_a_row
@@ -72,7 +69,7 @@ def same(one: Any, other: Any) -> bool:
 def test_a_tree_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, tree: object
 ) -> None:
-    path = tmp_path_factory.mktemp("trees") / "tree.safetensors"
+    path = tmp_path_factory.mktemp("trees") / "tree.pt"
     write_checkpoint(path, tree)
     assert same(read_checkpoint(path), tree)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -96,14 +93,15 @@ def test_what_stands_in_several_places_is_written_once(tmp_path: Path) -> None:
     tree = {"weight": weight, "tied": weight, "halves": list(weight.split(500)), "all": weight[:]}
     write_tree(tmp_path / "tree", tree)
     found = read_checkpoint(tmp_path / "tree")
-    assert found["tied"] is found["weight"]
+    assert found["tied"].data_ptr() == found["weight"].data_ptr()
     assert all(torch.equal(*pair) for pair in zip(found["halves"], tree["halves"], strict=True))
-    assert 2 * weight.nbytes < (tmp_path / "tree").stat().st_size < 2 * weight.nbytes + 2000
+    assert 2 * weight.nbytes < (tmp_path / "tree").stat().st_size < 2 * weight.nbytes + 4000
 
 
 def test_tensors_have_storages_of_their_own_and_writing_changes_no_file(tmp_path: Path) -> None:
     write_tree(tmp_path / "tree", [torch.ones(5), torch.zeros(3)])
     ones, zeros = read_checkpoint(tmp_path / "tree")
+    assert all(value.data_ptr() % 64 == 0 for value in (ones, zeros)), "as in memory"
     assert ones.untyped_storage().data_ptr() != zeros.untyped_storage().data_ptr()
     assert ones.untyped_storage().nbytes() == ones.nbytes
     ones.zero_()
@@ -121,50 +119,20 @@ class _Trap:
         return (Path("trapped").touch, ())
 
 
-def test_a_structure_that_is_none_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    for structure in [
-        *("{", '{"tensor": "1"}', '{"tensor": "0", "order": [0, 0]}', '{"set": []}'),
-        *('{"dict": [[1]]}', "[" * 100_000, '{"list":[' * 1000 + "]}" * 1000),
-    ]:
-        save_file({"0": torch.zeros(2)}, path, {"format": "drlpp tree 1", "structure": structure})
-        with pytest.raises(InvalidFile, match="not a checkpoint, or a damaged one") as caught:
-            read_checkpoint(path)
-        assert "\n" not in str(caught.value)
-
-
 def test_other_files_are_told_and_run_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "checkpoint.safetensors"
-    save_file({"0": torch.zeros(2)}, path)
-    with pytest.raises(InvalidFile, match="found 'no format'"):
-        read_checkpoint(path)
-    huge = json.dumps({"0": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}})
+    path = tmp_path / "checkpoint.pt"
     torch.save(_Trap(), tmp_path / "trap.pt")
-    for content in (
-        b"",
-        b"\x00" * 7,
-        struct.pack("<Q", 2**63) + b"{}",
-        struct.pack("<Q", len(huge)) + huge.encode(),
-        pickle.dumps(_Trap()),
-        (tmp_path / "trap.pt").read_bytes(),
-    ):
+    trap = (tmp_path / "trap.pt").read_bytes()
+    for content in (b"", b"\x00" * 7, pickle.dumps(_Trap()), trap, trap[:-30]):
         path.write_bytes(content)
         with pytest.raises(InvalidFile, match="not a checkpoint, or a damaged one"):
             read_checkpoint(path)
     assert not (tmp_path / "trapped").exists()
     with pytest.raises(InvalidFile, match="no such file"):
         read_checkpoint(tmp_path / "nothing")
-
-
-def test_in_memory_everything_is_aligned_as_torch_aligns(tmp_path: Path) -> None:
-    tree = {"list": [torch.randn(3), None], "tuple": (torch.randn(5), 1)}
-    write_tree(tmp_path / "tree", tree)
-    found = in_memory(read_checkpoint(tmp_path / "tree"))
-    assert same(found, tree)
-    assert all(value.data_ptr() % 64 == 0 for value in (found["list"][0], found["tuple"][0]))
 
 
 def test_a_session_listens_on_this_machine_alone_and_tells_no_token(

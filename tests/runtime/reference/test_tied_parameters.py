@@ -149,7 +149,7 @@ def test_another_placement_continues_with_the_roots_copy(
     last = checkpoint["in_flight"][3]["stage"]["tied"][1]
     assert last["optimizer"]["head.weight"]["step"] < 8, "the copy of the last stage is behind"
     assert torch.equal(checkpoint["model"]["head.weight"], checkpoint["model"]["words.weight"])
-    path = tmp_path / "checkpoint.safetensors"
+    path = tmp_path / "checkpoint.pt"
     write_checkpoint(path, checkpoint)
     both = []
     for shape in ("replicated", "branching"):

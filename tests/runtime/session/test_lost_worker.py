@@ -103,7 +103,7 @@ def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
     struck = []
 
     def strike(report: ProgressReport) -> None:
-        if (tmp_path / "checkpoint.safetensors").exists() and not struck:
+        if (tmp_path / "checkpoint.pt").exists() and not struck:
             struck.append(report)
             # The newest of all that sessions of this process have.
             os.kill(max(workers_of(os.getpid())), signal.SIGKILL)
@@ -118,6 +118,6 @@ def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
     # So long that it cannot end before the worker does.
     (inputs,), targets = data_for(captured).train
     samples = Samples((inputs.repeat(2000, 1),), targets.repeat(2000))
-    kept = r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the "
+    kept = r"\S+/checkpoint.pt has all up to \d+ minibatches of epoch 1, and the "
     with pytest.raises(WorkerLost, match=rf"^worker (\d) \(stage \1\) {KILLED}; {kept}"):
         trainer.fit(Data(samples, samples), epochs=1)

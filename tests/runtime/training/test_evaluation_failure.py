@@ -144,7 +144,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
             out=tmp_path,
             **options,
         )
-    assert not (tmp_path / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "checkpoint.pt").exists()
     assert not (tmp_path / "best.pt").exists()
 
 

@@ -73,7 +73,7 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
     options = {"data": DATA, "epochs": 1, "checkpoint_every": 5}
     with killed_after_saving(1):
         train(placement_file(captured, 0, 1, 2), out=tmp_path, **options)
-    saved = read_checkpoint(tmp_path / "checkpoint.safetensors")
+    saved = read_checkpoint(tmp_path / "checkpoint.pt")
     assert saved["position"] == 5
     in_flight = [set(stage["stage"]["parts"]) for _, stage in sorted(saved["in_flight"].items())]
     assert in_flight == [{(5, 0), (6, 0)}, {(5, 0)}, set()]
@@ -119,7 +119,7 @@ def test_a_run_does_not_end_before_its_checkpoint(captured: CapturedModel, tmp_p
     options = {"data": DATA, "checkpoint_every": 4, "out": tmp_path}
     with killed_after_saving(4):
         train(document, epochs=3, **options)
-    done = read_checkpoint(tmp_path / "checkpoint.safetensors")
+    done = read_checkpoint(tmp_path / "checkpoint.pt")
     assert len(done["epochs"]) == 1
     assert done["position"] > 0
     with pytest.raises(InvalidInput, match=r"has done 1 epochs and \d+ minibatches .* at least 2"):

@@ -85,7 +85,7 @@ def assert_resumes(
     """
     assert options.order is not None
     minibatches, found = len(options.order), []
-    paths = {cut: folder / f"{cut}.safetensors" for cut in cuts}
+    paths = {cut: folder / f"{cut}.pt" for cut in cuts}
 
     def save(cut: int, results: Mapping[int, RunResult]) -> None:
         write_checkpoint(paths[cut], session.checkpoint(deployment))

@@ -165,10 +165,10 @@ def test_parts_resume_bit_for_bit(document: PlacementFile, tmp_path: Path) -> No
     # One checkpoint is kept, and of replicas one has written weights.
     (parts,) = [path for path in (tmp_path / "shared").iterdir() if path.is_dir()]
     assert {path.name for path in parts.iterdir()} == {
-        "training.safetensors",
-        *(f"worker-{worker}.safetensors" for worker in range(4)),
+        "training.pt",
+        *(f"worker-{worker}.pt" for worker in range(4)),
     }
-    sizes = [(parts / f"worker-{worker}.safetensors").stat().st_size for worker in (1, 2)]
+    sizes = [(parts / f"worker-{worker}.pt").stat().st_size for worker in (1, 2)]
     assert sizes[1] < sizes[0]
     # And other projects read what it was.
     path = tmp_path / "model.safetensors"
@@ -191,11 +191,11 @@ def test_what_cannot_be_written_leaves_the_last_checkpoint(
     def in_the_way(session: ClusterSession, deployment: Deployment, *where: str) -> None:
         if where[1].startswith("2-"):
             # Where worker 1 would write; worker 0 does write its part.
-            (location / where[1] / "worker-1.safetensors").mkdir(parents=True)
+            (location / where[1] / "worker-1.pt").mkdir(parents=True)
         write_parts(session, deployment, *where)
 
     monkeypatch.setattr(ClusterSession, "write_parts", in_the_way)
-    with pytest.raises(StorageFailure, match=r"shared/2-\w+/worker-1.safetensors: cannot be read"):
+    with pytest.raises(StorageFailure, match=r"shared/2-\w+/worker-1.pt: cannot be read"):
         train(straight, out=tmp_path / "out", **options)
     monkeypatch.undo()
     (orphan,) = location.glob("2-*")
@@ -221,7 +221,7 @@ def test_a_place_belongs_to_one_run(straight: PlacementFile, tmp_path: Path) -> 
 def test_damaged_parts_are_told(straight: PlacementFile, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "one")
-    for file in ("1-*/worker-0.safe", "1-*/training.safe", "checkpoint.json"):
+    for file in ("1-*/worker-0.pt", "1-*/training.pt", "checkpoint.json"):
         (damaged,) = shared.glob(f"{file}*")
         whole = damaged.read_bytes()
         for damage in (lambda path: os.truncate(path, path.stat().st_size - 40), Path.unlink):

@@ -29,7 +29,7 @@ def written(captured: CapturedModel, tmp_path_factory: pytest.TempPathFactory) -
     out = tmp_path_factory.mktemp("training")
     with killed_after_saving(4):
         train(placement_file(captured, 0, 1), data=DATA, out=out, checkpoint_every=5)
-    return out / "checkpoint.safetensors"
+    return out / "checkpoint.pt"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_another_content_is_refused(
     captured: CapturedModel, written: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     checked_checkpoint(written, read_checkpoint(written), captured.state, 12)
-    path = tmp_path / "checkpoint.safetensors"
+    path = tmp_path / "checkpoint.pt"
     write_checkpoint(path, {**read_checkpoint(written), **change})
     with pytest.raises(InvalidFile, match=message):
         checked_checkpoint(path, read_checkpoint(path), captured.state, 12)
@@ -80,7 +80,7 @@ def test_state_that_does_not_suit_the_weights_is_refused(
     for file in written.parent.iterdir():
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    path = tmp_path / "checkpoint.safetensors"
+    path = tmp_path / "checkpoint.pt"
     write_checkpoint(path, saved)
     with pytest.raises(InvalidFile, match=f"{path}: .*{weight}.* expected"):
         train(placement_file(captured, 0, 1), data=DATA, out=tmp_path, resume=True)
@@ -104,7 +104,7 @@ def test_a_worker_that_cannot_write_says_so_and_leaves_nothing(captured: Capture
         with pytest.raises(StorageFailure, match=r"worker 1: .* \(File too large\)"):
             session.collect(deployment)
         left = {path.name for path in folder.iterdir()} - before
-        assert left <= {"worker-0.safetensors"}, "what worker 0 wrote is whole"
+        assert left <= {"worker-0.pt"}, "what worker 0 wrote is whole"
         session.collect(session.deploy(in_a_row(captured.graph, 0, 1)))
 
 
