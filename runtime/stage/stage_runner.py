@@ -320,15 +320,14 @@ class StageRunner:
         received and the weights of the forward, which gives the same bits.
         """
         return {
-            **self.weights.in_flight_state(),
+            "weights": self.weights.in_flight_state(),
             "parts": {
                 part: {
                     "received": {
                         (key.stage, key.index): value.detach()
                         for key, value in passed.received.items()
                     },
-                    "weights": passed.weights.get(OWN),
-                    "tied_weights": {t: w for t, w in passed.weights.items() if t != OWN},
+                    "weights": passed.weights,
                 }
                 for part, passed in self._in_flight.items()
             },
@@ -337,11 +336,11 @@ class StageRunner:
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that continues where :meth:`in_flight_state` was taken."""
         state = to_device(state, self.device)
-        self.weights.load_in_flight_state(state, plan)
+        self.weights.load_in_flight_state(state["weights"], plan)
         self._note_beginning(plan)
         for part, known in state["parts"].items():
             received = {StageOutput(*key): value for key, value in known["received"].items()}
-            kept = {OWN: known["weights"], **known["tied_weights"]}
+            kept = known["weights"]
             # The next checkpoint may find it in flight still.
             passed = InFlight(received, weights=kept if part in plan.kept else {})
             if part not in plan.recomputed:

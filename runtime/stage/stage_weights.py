@@ -15,7 +15,7 @@ from drlpp.errors import NotFinite
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
-from drlpp.runtime.weights.optimizers import OptimizerState, check_alike
+from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.weights.policies import Stash, WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
@@ -249,53 +249,39 @@ class StageWeights:
             optimizer |= group.optimizer_state()
         return state, optimizer
 
-    def in_flight_state(self) -> dict[str, Any]:
-        """Return gradients and older versions, and copies of tied weights as they are here.
+    def in_flight_state(self) -> dict[int, dict[str, Any]]:
+        """Return by tie what :meth:`load_in_flight_state` needs with parts in flight.
 
-        :meth:`load_in_flight_state` needs them with parts in flight.
+        Gradients, older versions, and copies of tied weights as they are here.
         """
-        tied = {}
-        for tie in self.ties:
-            model, optimizer = self.saved(tie)
-            tied[tie] = {**self._in_flight_of(tie), "model": model, "optimizer": optimizer}
-        return {**self._in_flight_of(OWN), "tied": tied}
+        found: dict[int, dict[str, Any]] = {}
+        for tie, groups in self._of.items():
+            held = [(group, group.policy.versions()) for group in groups]
+            # Groups keep the same ones.
+            versions = held[0][1] if held else ()
+            found[tie] = {
+                "gradients": self.gradients[tie].sums(),
+                "stashed": {
+                    version: _by_place((group, kept[version]) for group, kept in held)
+                    for version in versions
+                },
+            }
+            if tie != OWN:
+                found[tie]["model"], found[tie]["optimizer"] = self.saved(tie)
+        return found
 
-    def _in_flight_of(self, tie: int) -> dict[str, Any]:
-        held = [(group, group.policy.versions()) for group in self._of[tie]]
-        # Groups keep the same ones.
-        versions = held[0][1] if held else ()
-        return {
-            "gradients": self.gradients[tie].sums(),
-            "stashed": {
-                version: [
-                    leaf.detach()
-                    for leaf in _by_place((group, kept[version]) for group, kept in held)
-                ]
-                for version in versions
-            },
-        }
-
-    def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
-        """Begin a run that continues where :meth:`in_flight_state` was taken.
-
-        Raises:
-            InvalidFile: it does not suit the weights.
-        """
-        for tie, names in self._by_tie(self.names):
-            known = state if tie == OWN else state["tied"][tie]
-            for kept in (known["gradients"], *known["stashed"].values()):
-                for name, weight, value in zip(names, self._weights[tie], kept, strict=True):
-                    if value is not None:
-                        check_alike(f"a gradient or version of {name} in flight", value, weight)
-            for group in self._of[tie]:
+    def load_in_flight_state(self, state: Mapping[int, Mapping[str, Any]], plan: RunPlan) -> None:
+        """Begin a run that continues where :meth:`in_flight_state` was taken."""
+        for tie, groups in self._of.items():
+            for group in groups:
                 group.policy.load_versions(
                     {
                         version: [leaves[place] for place in group.places]
-                        for version, leaves in known["stashed"].items()
+                        for version, leaves in state[tie]["stashed"].items()
                     }
                 )
             self._begin(tie, plan.weights[tie])
-            self.gradients[tie].load_state(known["gradients"])
+            self.gradients[tie].load_state(state[tie]["gradients"])
 
     def kept_for_replay(self, lent: Sequence[Tensor]) -> KeptWeights:
         """Return what a forward was lent, as :meth:`replaying` needs it."""

@@ -18,7 +18,6 @@ from drlpp.runtime.weights.displacements import (
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
     build_optimizer,
-    check_alike,
     load_optimizer_state,
     named_optimizer_state,
     state_on,
@@ -31,7 +30,6 @@ OWN = -1
 """What weights have in the place of a tie that no other stage holds."""
 
 _POLICY_STATE = "weight_policy"
-_SCALARS = ("rate", "step")
 
 
 @dataclass(frozen=True)
@@ -61,21 +59,12 @@ class WeightGroup:
         return state
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        """Take over what :meth:`optimizer_state` gave, of these weights among others.
-
-        Raises:
-            InvalidFile: it does not suit them.
-        """
+        """Take over what :meth:`optimizer_state` gave, of these weights among others."""
         weights = self.policy.weights
         known = {name: dict(state.get(name, {})) for name in self.members.names}
         of_policy = [known[name].pop(_POLICY_STATE, {}) for name in self.members.names]
         found = {name: known[name] for name in self.members.names if name in state}
         load_optimizer_state(self.policy.optimizer, self.members.names, weights, found)
-        for name, weight, values in zip(self.members.names, weights, of_policy, strict=True):
-            for key, value in values.items():
-                # What is no scalar of its own has a value for every element.
-                if not (key in _SCALARS and isinstance(value, Tensor) and value.dim() == 0):
-                    check_alike(f"{key!r} of the weight policy's state of {name}", value, weight)
         self.policy.load_state([state_on(weights[0].device, values) for values in of_policy])
 
 

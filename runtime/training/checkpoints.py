@@ -66,11 +66,6 @@ class TrainingCheckpoint(TrainingProgress):
         data: states of the loader's generators, and a hash of the epoch's first minibatch.
     """
 
-    # Without a default: a file that lacks one of these is damaged.
-    epochs: tuple[EpochReport, ...]
-    began: int = Field(ge=0)
-    position: int = Field(ge=0)
-    losses: dict[MicrobatchId, float]
     model: dict[str, Tensor]
     optimizer: dict[str, dict[str, Any]]
     in_flight: dict[Annotated[int, Strict()], dict[str, Any]]
@@ -83,9 +78,7 @@ class TrainingCheckpoint(TrainingProgress):
         return TrainingProgress(**{n: getattr(self, n) for n in TrainingProgress.model_fields})
 
 
-def checked_checkpoint(
-    path: object, saved: Any, state: Mapping[str, Tensor], minibatches: int
-) -> TrainingCheckpoint:
+def checked_checkpoint(path: object, saved: Any, state: Mapping[str, Tensor]) -> TrainingCheckpoint:
     """Return what was read as a checkpoint for a training of a model with this state.
 
     Raises:
@@ -99,30 +92,10 @@ def checked_checkpoint(
         raise InvalidFile(
             f"{path}: not a checkpoint of drlpp train ({where}: {first['msg']})"
         ) from None
-    if reason := _contradiction(found, state, minibatches):
-        raise InvalidFile(f"{path}: not a checkpoint of this training: {reason}")
-    return found
-
-
-def _contradiction(
-    found: TrainingCheckpoint, state: Mapping[str, Tensor], minibatches: int
-) -> str | None:
-    """Return what does not fit into a training of a model with this state, None if all does."""
     kinds = [{n: (v.shape, v.dtype) for n, v in of.items()} for of in (found.model, state)]
     if kinds[0] != kinds[1]:
-        return "its model has other weights than this one"
-    if [report.epoch for report in found.epochs] != list(range(1, len(found.epochs) + 1)):
-        return "its epochs are not numbered from 1"
-    if not found.evaluated and (found.position or not found.epochs):
-        return "its last epoch is not evaluated, but it is not at the end of one"
-    if not found.began <= found.position < minibatches:
-        return (
-            f"it began at minibatch {found.began} and is at {found.position} of an epoch of "
-            f"{minibatches}"
-        )
-    if not {minibatch for minibatch, _ in found.losses} >= set(range(found.position)):
-        return f"it has not all losses of the {found.position} minibatches that are done"
-    return None
+        raise InvalidFile(f"{path}: its model has other weights than this one")
+    return found
 
 
 class CheckpointFile:

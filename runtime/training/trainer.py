@@ -162,12 +162,9 @@ class Trainer:
         plan = self.session.plan(placement)
         saved, file = self._restore()
         same = saved is not None and _identity(plan) == saved.deployed
-        try:
-            deployment = self.session.deploy(
-                plan, optimizer=self.optimizer, checkpoint=file, in_flight=same
-            )
-        except InvalidFile as error:
-            raise InvalidFile(f"{self.store}: {error}") from None
+        deployment = self.session.deploy(
+            plan, optimizer=self.optimizer, checkpoint=file, in_flight=same
+        )
         if saved is not None and not same and not self.on_checkpoint:
             self.observer.on_note(_OTHER_PLACEMENT)
         return deployment, same and self._progress.position > 0
@@ -200,7 +197,7 @@ class Trainer:
             self.data.load_state(self._first_samples)
             return None, None
         found, file = self.store.read(self.session)
-        saved = checked_checkpoint(self.store, found, self.session.captured.state, self._count)
+        saved = checked_checkpoint(self.store, found, self.session.captured.state)
         self.saved = len(saved.epochs), saved.position
         self._progress = saved.progress
         if (known := self._evaluated) and not saved.evaluated:
@@ -246,9 +243,6 @@ class Trainer:
                     "another clip_norm or precision if you like, but with the same rates and epochs"
                 )
             raise NotFinite(text, error.minibatch) from None
-        except InvalidFile as error:
-            # What was in flight is read when the pipeline begins.
-            raise InvalidFile(f"{self.store}: {error}") from None
         except RunFailure as error:
             raise type(error)(f"{error}; {self._kept()}") from error
 

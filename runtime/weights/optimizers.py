@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from drlpp.errors import InvalidFile
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 OptimizerState = dict[str, dict[str, Any]]
@@ -81,11 +80,7 @@ def load_optimizer_state(
     weights: Sequence[Tensor],
     state: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Put a state of :func:`named_optimizer_state` into ``optimizer``.
-
-    Raises:
-        InvalidFile: the state does not suit the weights or the optimizer.
-    """
+    """Put a state of :func:`named_optimizer_state` into ``optimizer``."""
     own, known = optimizer.param_groups[0], is_known(type(optimizer))
     for name, weight in zip(names, weights, strict=True):
         if name in state:
@@ -94,79 +89,9 @@ def load_optimizer_state(
             group = kept.pop(_GROUP, {})
             options = {k: v for k, v in group.items() if k not in ("params", *_KERNELS)}
             # Of a user's own class it is not known what it keeps.
-            if known:
-                options = {k: v for k, v in options.items() if k in own}
-                for option, value in options.items():
-                    _check_value(f"the optimizer's option {option!r} of {name}", value, own[option])
-                _check_state(optimizer, name, weight, kept)
-            own.update(options)
+            own.update({k: v for k, v in options.items() if k in own or not known})
             if kept:
                 optimizer.state[weight] = kept
-
-
-def _check_state(optimizer: Optimizer, name: str, weight: Tensor, found: Mapping[str, Any]) -> None:
-    """Check that the optimizer could have left this state: fused kernels read it as it comes."""
-    if not found:
-        return
-    # Sizes that all differ show which of the weight's a tensor of the state has.
-    sizes = tuple(range(2, 2 + weight.dim()))
-    left = _left_by_a_step(optimizer, torch.ones(sizes, dtype=weight.dtype, device=weight.device))
-    if found.keys() != left.keys():
-        raise InvalidFile(
-            f"the optimizer's state of {name} has {', '.join(found)}; expected "
-            f"{', '.join(left) or 'none'}"
-        )
-    size_of = {1: 1, **dict(zip(sizes, weight.shape, strict=True))}
-    for key, example in left.items():
-        what = f"{key!r} of the optimizer's state of {name}"
-        if isinstance(example, Tensor):
-            shape = [size_of[size] for size in example.shape]
-            check_alike(what, found[key], torch.empty(shape, dtype=example.dtype, device="meta"))
-        else:
-            _check_value(what, found[key], example)
-
-
-def _left_by_a_step(optimizer: Optimizer, weight: Tensor) -> dict[str, Any]:
-    arguments = signature(type(optimizer)).parameters
-    kind: Any = type(optimizer)
-    options = {k: v for k, v in optimizer.defaults.items() if k in arguments}
-    other = kind([weight.requires_grad_()], **options)
-    weight.grad = torch.ones_like(weight)
-    other.step()
-    return dict(other.state[weight])
-
-
-def _check_value(what: str, found: object, expected: object) -> None:
-    if not _same_kind(expected, found):
-        raise InvalidFile(f"{what} is {found!r}; expected such as {expected!r}")
-
-
-def _same_kind(expected: object, found: object) -> bool:
-    """Return whether two values differ in numbers alone."""
-    if isinstance(expected, tuple | list):
-        return (
-            isinstance(found, tuple | list)
-            and len(found) == len(expected)
-            and all(map(_same_kind, expected, found))
-        )
-    if isinstance(expected, bool | str | None):
-        return type(found) is type(expected) and found == expected
-    return isinstance(found, int | float) and not isinstance(found, bool)
-
-
-def check_alike(what: str, found: object, weight: Tensor) -> None:
-    """Check that ``what`` a checkpoint has is a tensor of a weight's shape and type.
-
-    Raises:
-        InvalidFile: it is something else.
-    """
-    if not isinstance(found, Tensor):
-        raise InvalidFile(f"{what} is {found!r}; expected a tensor")
-    if (found.shape, found.dtype) != (weight.shape, weight.dtype):
-        raise InvalidFile(
-            f"{what} has shape {tuple(found.shape)} and type {found.dtype}; expected "
-            f"{tuple(weight.shape)} and {weight.dtype}"
-        )
 
 
 def state_on(device: torch.device, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -228,9 +228,9 @@ class Worker:
         for name, program, delays in zip(_STAGES, stages, command.delays, strict=False):
             own_state, own_optimizer_state = state, optimizer_state
             # With parts in flight, copies of tied weights are behind those of the whole model.
-            for copy in restored[name].get("tied", {}).values() if restored else ():
-                own_state = own_state | copy["model"]
-                own_optimizer_state = own_optimizer_state | copy["optimizer"]
+            for copy in restored[name]["weights"].values() if restored else ():
+                own_state = own_state | copy.get("model", {})
+                own_optimizer_state = own_optimizer_state | copy.get("optimizer", {})
             with memory or nullcontext():
                 runner = StageRunner(
                     program=program,

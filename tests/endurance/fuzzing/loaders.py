@@ -131,7 +131,7 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
 
 
 def _read_every_tensor(path: Path, state: Mapping[str, torch.Tensor]) -> None:
-    tree = dict(checked_checkpoint(path, read_checkpoint(path), state, minibatches=3))
+    tree = dict(checked_checkpoint(path, read_checkpoint(path), state))
     pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, tree)
 
 

@@ -17,6 +17,7 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns, words
@@ -146,7 +147,7 @@ def test_another_placement_continues_with_the_roots_copy(
     (checkpoint,) = checkpoints
     tied, others = checkpoint["optimizer"]["head.weight"], checkpoint["optimizer"]["stem.weight"]
     assert tied["step"] == others["step"] == 8
-    last = checkpoint["in_flight"][3]["stage"]["tied"][1]
+    last = checkpoint["in_flight"][3]["stage"]["weights"][1]
     assert last["optimizer"]["head.weight"]["step"] < 8, "the copy of the last stage is behind"
     assert torch.equal(checkpoint["model"]["head.weight"], checkpoint["model"]["words.weight"])
     path = tmp_path / "checkpoint.pt"
@@ -170,7 +171,8 @@ def _check_copies(session: ClusterSession, deployment: Deployment) -> None:
     copies = 0
     for held in saved["in_flight"].values():
         for stage in ("stage", "second_stage"):
-            for tied in held.get(stage, {}).get("tied", {}).values():
+            weights = held.get(stage, {}).get("weights", {})
+            for tied in (of_tie for tie, of_tie in weights.items() if tie != OWN):
                 copies += 1
                 assert all(
                     torch.equal(value, saved["model"][name])

@@ -17,6 +17,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Deployment, RunOptions, export_weights
 from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
@@ -133,7 +134,7 @@ def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path
         candidate = Candidate(placement, method)
         paths = assert_resumes(session, candidate, SGD, OPTIONS, (4,), tmp_path)
     saved = read_checkpoint(paths[4])["in_flight"][0]["stage"]
-    assert any(value is not None for value in saved["gradients"])
+    assert any(value is not None for value in saved["weights"][OWN]["gradients"])
 
 
 EVERY = 5
