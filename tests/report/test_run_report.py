@@ -19,16 +19,16 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
-from drlpp.racing.training_race import TrainingRace
+from drlpp.racing.training_race import Curve, Point, TrainingRace, TrainingRun
 from drlpp.report.charts import loss_chart, race_chart, search_chart
 from drlpp.report.page import write_report
 from drlpp.report.run_files import RunFiles
 from drlpp.report.tables import comparison_table
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.endurance.fuzzing.documents import every_document
 from tests.support.measured import measurement
 from tests.support.strategies.graphs import chain_of, cluster_of
+from tests.support.training.races import race_of
 
 EVIL = "a model</script><script>alert(1)</script>"
 GRAPH, PROFILE = chain_of(
@@ -133,9 +133,26 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     assert "microbatches, as chosen for the model and the workers: 1" in page.lines
 
 
+def a_race() -> TrainingRace:
+    """One that has ended: both candidates, and their finals, have all their curves."""
+    points = tuple(Point(minibatches=m, seconds=m / 10, loss=2.0 - m / 10) for m in (0, 5, 10))
+    curve = Curve(points=points, failure="it failed")
+    candidates = (
+        Contender(found_by="plain PyTorch", method=Method(), threads=2),
+        Contender(found_by="exact", placement=TWO, method=Method()),
+    )
+    runs = tuple(
+        TrainingRun(candidate=candidate, rate=0.1, seed=seed, curve=curve)
+        for candidate in (0, 1)
+        for seed in (0, 1, 2)
+    )
+    ends = {"target_loss": 1.0, "limit_seconds": 9.0, "finals": 2}
+    return race_of(candidates, (0.1,), minibatches=10, every=5, runs=runs, **ends)
+
+
 def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
     """Nor is anything loaded from elsewhere or run, and the page is small."""
-    write_document(run / "race.json", every_document()["training race"])
+    write_document(run / "race.json", a_race())
     path = write_report(run)
     page = Page(path)
     assert EVIL in page.text
@@ -163,8 +180,7 @@ def test_charts_draw_what_was_measured(run: Path) -> None:
 
 
 def test_losses_of_a_race_are_over_seconds_and_samples() -> None:
-    race = every_document()["training race"]
-    assert isinstance(race, TrainingRace)
+    race = a_race()
     figure = loss_chart(race, replay(race), 32)
     assert figure is not None
     left, right = figure.axes
