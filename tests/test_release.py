@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import yaml
 import drlpp.runtime
 
 ROOT = Path(__file__).parent.parent
-KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_versions_agree() -> None:
@@ -19,19 +17,6 @@ def test_versions_agree() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == version
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
-
-
-def test_the_changelog_keeps_its_form() -> None:
-    """As keepachangelog.com has it, with what is not released at the top."""
-    text = (ROOT / "CHANGELOG.md").read_text()
-    releases = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert releases[0] == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - .+", release) for release in releases[1:])
-    for part in re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]:
-        kinds = re.findall(r"^### (.+)$", part, re.MULTILINE)
-        assert len(kinds) == len(set(kinds))
-        assert set(kinds) <= KINDS
-        assert "\n- " not in part.partition("\n### ")[0], "a line under no kind"
 
 
 def test_no_name_is_hidden_by_a_file_of_the_same_name() -> None:

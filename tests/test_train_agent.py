@@ -312,20 +312,3 @@ def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
     assert len(outcomes) == 12
     assert all(outcome["outcome"] == "measured" for outcome in outcomes)
     assert (out / "placement.json").exists()
-
-
-@pytest.mark.slow
-def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = start_until(out, 4)
-    workers = descendants(process.pid)
-    assert workers
-    process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
-    assert "--resume" in printed
-    assert "Traceback" not in errors
-    read_document(out / "placement.json", PlacementFile)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert not wait_until_gone(workers, empty, 60)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
 from stable_baselines3 import PPO
 
@@ -147,15 +145,6 @@ def test_the_paper_is_the_default() -> None:
     }
     shared = AGENTS["drl-pp"].model_dump(exclude={"temperature", "feasible"})
     assert shared == {name: defaults[name] for name in shared}
-
-
-@pytest.mark.parametrize("agent", AGENTS)
-def test_a_shipped_file_names_and_explains_every_field(agent: str) -> None:
-    text = (resources.files("drlpp.agents") / "hyperparameters" / f"{agent}.yaml").read_text()
-    assert set(yaml.safe_load(text)) == {"kind", "version", *type(AGENTS[agent]).model_fields}
-    # A field, or the group that it stands in, follows a comment.
-    groups = text.split("\n\n")[1:]
-    assert all(group.startswith("# ") for group in groups)
 
 
 def test_a_file_of_ones_own_names_what_differs(tmp_path: Path) -> None:

@@ -5,17 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.search import STUDY
-from benchmarks.search.graphs import NAMES, graph_of
 from benchmarks.search.tables import plans_table
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_graphs_branch_and_have_the_size_that_is_asked_for(name: str) -> None:
-    graph = graph_of(name).graph
-    assert 40 <= len(graph) <= 150
-    assert len(graph.edges) > len(graph) - 1
-    assert all(edge.source < edge.target for edge in graph.edges)
-    assert graph_of(name) == graph_of(name)
 
 
 @pytest.mark.slow

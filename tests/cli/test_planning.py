@@ -48,15 +48,6 @@ def test_a_plan_is_explained(profile: Path) -> None:
     assert "proven" in text
 
 
-def test_a_baseline_is_told_beside_what_is_faster(profile: Path) -> None:
-    given = ("plan", "--profile", profile, *LINKS, "--planner", "data-parallel")
-    found, told = both(*given)
-    assert [other["configuration"] for other in found["others"]] == ["1"]
-    faster = "one of these is faster than this plan"
-    assert faster in told
-    assert faster not in done(*given[:-1], "gpipe").words
-
-
 def test_dollars_are_counted_and_room_is_told(files: dict[str, Path]) -> None:
     """Four accelerators at 7.2 dollars an hour and one at 3 take 4.8 s, and hold 16 GB each."""
     cluster = files["CLUSTER"]
@@ -90,19 +81,6 @@ def test_every_prediction_has_the_error_bar_of_short_runs(profile: Path, tmp_pat
     assert "one accelerator 1 12.00 s ±" not in text
     # A profile without short runs says nothing of it.
     assert "±" not in done("plan", "--profile", profile, *LINKS).out
-
-
-def test_a_plan_says_how_late_its_gradients_are(profile: Path) -> None:
-    planned = ("plan", "--profile", profile, *LINKS, *EXACT)
-    late = (
-        "between the forward and the backward of a minibatch on stages 0 to 1 come {} and 0 updates"
-    )
-    found, told = both(*planned, "--method-option", "in_flight_per_link=2")
-    assert found["staleness"].startswith(late.format(3))
-    assert found["staleness"] in told
-    assert "times the samples of plain PyTorch" in told
-    flushed = as_json(*planned, "--policy", "sync", "--method-option", "schedule=gpipe")
-    assert "staleness" not in flushed
 
 
 def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path) -> None:

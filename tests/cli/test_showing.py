@@ -11,7 +11,7 @@ from hypothesis import given
 from rich.console import Console, RenderableType
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
-from drlpp.cli.descriptions import describe, report_lines
+from drlpp.cli.descriptions import describe
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.models.model_reference import ModelReference
@@ -99,14 +99,6 @@ def test_a_table_of_costs_and_the_options_of_a_run_are_shown(tmp_path: Path) -> 
     assert "budget: 8" in done("show", tmp_path / "run.yaml").words
     (tmp_path / "costs.csv").write_text("name,forward_ms,backward_ms\nhead,3,6\n")
     assert "head 3.00 ms" in done("show", tmp_path / "costs.csv").words
-
-
-def test_a_model_says_what_a_cut_sends() -> None:
-    assert list(report_lines(GRAPH)) == [
-        "4 operators, 4 edges, 7.0 kB of parameters",
-        "a cut sends 10 bytes (behind op0) to 50 bytes (behind op2) for a minibatch, 30 bytes in "
-        "the median",
-    ]
 
 
 @given(graphs(max_operators=8))

@@ -246,16 +246,6 @@ def test_interrupted_races_go_on(tmp_path: Path, dies_at: int) -> None:
     assert path.read_text() == written
 
 
-def test_a_kind_that_fails_altogether_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "comparison.json"
-    comparison = with_heats(FakeSession(ALL_SECONDS | {1: 0.0, 2: 0.0}), path)
-    (plain,) = (c for c in comparison.contenders if c.found_by == PLAIN)
-    assert (plain.seconds, plain.failure) == ((), "worker 1 was killed")
-    assert "plain PyTorch: worker 1 was killed" in shown(comparison)
-    assert "faster than exact (1-1)" in " ".join(shown(comparison).split())
-    assert with_heats(FakeSession({}), path) == comparison
-
-
 def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) -> None:
     def compiled(method: Method) -> Method:
         return method.model_copy(update={"compiled": True})

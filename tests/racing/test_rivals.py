@@ -181,17 +181,6 @@ def test_what_runs_alike_is_one_contender_whatever_it_is_called() -> None:
     assert len(keys | {found[0].key}) == 4
 
 
-def test_a_policy_is_told_where_a_schedule_has_several() -> None:
-    flushed = Method(schedule="1f1b-flush", policy="sync")
-    stash, usual = choose_method("stash"), Method()
-    for method, beside, told in (
-        (stash, flushed, ["1f1b", "stash"]),
-        (stash, usual, ["stash"]),
-        (flushed, usual, ["1f1b-flush"]),
-    ):
-        assert list(method.unlike(beside, 2)) == told
-
-
 def test_accelerators_that_do_not_differ_are_interchangeable() -> None:
     cluster = local_cluster(4, FAST)
     two = Placement.from_assignment([0] * 4 + [1] * 4, [0, 0, 1, 1])

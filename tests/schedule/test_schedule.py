@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import drlpp.schedule.schedule
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import (
     Action,
@@ -27,7 +26,7 @@ from drlpp.schedule.lowering import Lowering, with_whole_backwards
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import MOST_PASSES, Schedule, build_schedule, check_length, in_order
 from tests.support.action_text import parse_actions
-from tests.support.schedule_texts import computations, folded, starts
+from tests.support.schedule_texts import computations, folded
 from tests.support.strategies.graphs import depths, pipelines, recomputing
 
 
@@ -46,26 +45,6 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
         recompute=draw(recomputing(stages)),
         share_norm=kind.flushes and draw(st.booleans()),
     )
-
-
-def test_the_drawing_in_the_module_is_what_is_built() -> None:
-    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 30)
-    forward, backward = dict.fromkeys(range(4), 1.0), dict.fromkeys(range(4), 2.0)
-    rows = [line.split("   ", 1) for line in _drawing()]
-    assert len(rows) == 4
-    for stage, (_, row) in enumerate(rows):
-        drawn = [
-            (row[column : column + 2], column / 3)
-            for column in range(0, len(row), 3)
-            if row[column] in "FB"
-        ]
-        built = starts(schedule, stage, forward, backward)
-        assert drawn == built[: len(drawn)]
-
-
-def _drawing() -> list[str]:
-    lines = (drlpp.schedule.schedule.__doc__ or "").splitlines()
-    return [line.strip() for line in lines if line.strip().startswith("stage ")]
 
 
 def test_numbers_that_make_no_sense() -> None:

@@ -213,16 +213,6 @@ def test_a_placement_is_measured_once_however_its_operators_are_listed() -> None
     assert memory.summary == (1, 0, first.seconds_per_minibatch)
 
 
-def test_failures_are_remembered_and_never_the_best() -> None:
-    measurer = FakeMeasurer(chain(6), failures={"4": LOST})
-    memory = MeasurementMemory(measurer)
-    assert memory.measure(WHOLE) == memory.measure(WHOLE) == LOST
-    assert memory.best() is None
-    outcome = memory.measure(HALVES)
-    assert memory.best() == (of(HALVES), outcome)
-    assert memory.summary[:2] == (2, 1)
-
-
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "run" / "measurements.jsonl"
