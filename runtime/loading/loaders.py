@@ -6,9 +6,8 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,9 +21,6 @@ from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.specs.batches import Batch, named_tensors, tensors_in
 from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of, kinds_text
-
-_DEEPEST = 5
-_LONGEST_CONTAINER = 64
 
 Unpack = Callable[[Any], tuple[Batch, Batch | None]]
 """Makes ``(inputs, targets)`` of what a loader gives, structured as the model takes them."""
@@ -105,14 +101,10 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
 def _end_processes(loader: Loader, iterator: object) -> None:
     """End the processes of a loader that has ended or was given up.
 
-    Torch asks them to end by a queue, and then waits: for 5 s for each that is frozen, and also for
-    the others if it does so when garbage is collected, since the queue goes first.
+    Torch asks them to end by a queue, and then waits for them, for long if it does so when garbage
+    is collected, since the queue goes first. Those that stay (``persistent_workers``) are wanted
+    again.
     """
-    for process in getattr(iterator, "_workers", ()):
-        with suppress(OSError):
-            if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
-                process.kill()
-    # Those that stay (``persistent_workers``) are wanted again.
     if isinstance(iterator, _MultiProcessingDataLoaderIter) and not loader.persistent_workers:
         iterator._shutdown_workers()
 
@@ -323,44 +315,26 @@ def begin_epoch(loader: DataLoader, number: int) -> None:
     data set live in them, with a history that no checkpoint knows.
     """
     loader._iterator = None
-    batches = loader.batch_sampler
-    for part in (loader.dataset, loader.sampler, batches, getattr(batches, "sampler", None)):
+    for part in _parts_of(loader):
         if callable(tell := getattr(part, "set_epoch", None)):
             tell(number)
 
 
 def generators_of(loader: DataLoader) -> list[torch.Generator]:
-    """Return each generator of its own that a loader, its samplers or its data set draw from, once.
-
-    They are looked for in the attributes of these objects, and in the attributes of those.
-    """
-    found: dict[int, torch.Generator] = {}
-    seen: set[int] = set()
-
-    def visit(value: object, depth: int) -> None:
-        if isinstance(value, torch.Generator):
-            found.setdefault(id(value), value)
-        elif depth < _DEEPEST and id(value) not in seen:
-            seen.add(id(value))
-            for inner in _parts_of(value):
-                visit(inner, depth + 1)
-
-    for name, value in vars(loader).items():
-        # The iterator of persistent workers is let go of before each epoch.
-        if name != "_iterator":
-            visit(value, 1)
+    """Return, each once, the generators that a loader, its samplers and its data set have."""
+    found = {
+        id(value): value
+        for part in (loader, *_parts_of(loader))
+        for value in getattr(part, "__dict__", {}).values()
+        if isinstance(value, torch.Generator)
+    }
     return list(found.values())
 
 
-def _parts_of(value: object) -> list[object]:
-    """Return what may hold a generator: attributes, and the values of small containers."""
-    if isinstance(value, Tensor | torch.nn.Module | type):
-        return []
-    if isinstance(value, Mapping | list | tuple):
-        if len(value) > _LONGEST_CONTAINER:
-            return []
-        return list(value.values() if isinstance(value, Mapping) else value)
-    return list(getattr(value, "__dict__", {}).values())
+def _parts_of(loader: DataLoader) -> tuple[object, ...]:
+    """Return what decides about order and samples."""
+    batches = loader.batch_sampler
+    return loader.dataset, loader.sampler, batches, getattr(batches, "sampler", None)
 
 
 @contextmanager

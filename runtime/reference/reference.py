@@ -18,15 +18,12 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.reference_weights import (
-    DelayedGradients,
-    RandomDelays,
     ReferenceStage,
     StageHistory,
     Weights,
@@ -74,10 +71,9 @@ def run_reference(
     optimizer: OptimizerSpec,
     seed: int = 0,
     options: RunOptions | None = None,
-    delays: RandomDelays | None = None,
 ) -> ReferenceResult:
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
-    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed, delays)
+    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed)
     losses = executor.run(count, options)
     return ReferenceResult(executor.state(), losses, executor.skipped_updates)
 
@@ -103,9 +99,6 @@ class ReferenceExecutor:
         method: schedule and weight policy.
         optimizer: makes the updates.
         seed: of dropout.
-        delays: let every gradient that a stage computes be applied after a random delay, on top of
-            what the method itself delays; with a method that flushes this is Hogwild-style
-            asynchrony (pipemare, appendix E).
 
     Attributes:
         stages: in order, with their weights so far.
@@ -120,7 +113,6 @@ class ReferenceExecutor:
         method: Method,
         optimizer: OptimizerSpec,
         seed: int = 0,
-        delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
         optimizer = settled(optimizer, captured.trained, captured.aliases)
@@ -134,11 +126,6 @@ class ReferenceExecutor:
         steady = self._plan.schedule(2 * self._round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
         tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
-        if delays and tied_delays:
-            raise InvalidInput(
-                "random delays are for stages that share no parameter; put the operators that "
-                "share one into one stage"
-            )
         values = captured.state | captured.constants
 
         def history(names: Collection[str], delay: int) -> StageHistory:
@@ -153,7 +140,6 @@ class ReferenceExecutor:
             ReferenceStage(
                 program,
                 history(alone(program), delay),
-                DelayedGradients(delays, stage) if delays else None,
                 tied={
                     tie.number: {
                         worker: history(program.ties[tie.number], tied_delay)
@@ -401,17 +387,11 @@ class ReferenceExecutor:
         gradient = self._mean(stage)
         del self._pending[stage]
         rate = self._rates[stage][version - 1]
-        arriving = self.stages[stage].arriving
-        made = self._make(history, gradient, self._norms.get(version), rate, arriving)
+        made = self._make(history, gradient, self._norms.get(version), rate)
         self.stages[stage].skipped_updates += not made
 
     def _make(
-        self,
-        history: StageHistory,
-        gradient: Weights,
-        norm: Tensor | None,
-        rate: float,
-        arriving: DelayedGradients | None = None,
+        self, history: StageHistory, gradient: Weights, norm: Tensor | None, rate: float
     ) -> bool:
         """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
         # No part reaches back further than to the oldest version that one in flight has met.
@@ -425,9 +405,6 @@ class ReferenceExecutor:
         if self._method.clip_norm and norm is not None:
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
-        if arriving is not None:
-            gradient, factor = arriving.next(gradient)
-            rate *= factor
         history.update(gradient, rate, needed_from)
         return True
 

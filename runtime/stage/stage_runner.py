@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +16,6 @@ from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
 from drlpp.runtime.ipc.protocol import RunPlan
 from drlpp.runtime.stage.gradients import SumOverReplicas
-from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.operators import begin_pass, passes_in
 from drlpp.runtime.stage.passes.passes import InFlight, Received, StageValues, as_sent
@@ -30,6 +31,59 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 if TYPE_CHECKING:
     from drlpp.runtime.stage.compiling import CompiledStage, StageCompiler
+
+
+_MOST_ON_DEVICE = 64
+
+
+class Losses:
+    """Collects the loss of every part without waiting for the device that computes it.
+
+    Attributes:
+        not_finite: the first that was read which is infinite or not a number, and its part. A
+            processor's losses are read at once, a GPU's some time later.
+    """
+
+    def __init__(self) -> None:
+        self.not_finite: tuple[MicrobatchId, float] | None = None
+        self._known: dict[MicrobatchId, float] = {}
+        self._pending: dict[MicrobatchId, Tensor] = {}
+        self._told = 0
+
+    def add(self, part: MicrobatchId, loss: Tensor) -> None:
+        """Note a loss, a single number."""
+        if loss.device.type == "cpu":
+            self._note(part, loss.item())
+            return
+        self._pending[part] = loss.detach()
+        if len(self._pending) >= _MOST_ON_DEVICE:
+            self._read()
+
+    def new(self) -> dict[MicrobatchId, float]:
+        """Return the losses that were noted since the last time."""
+        self._read()
+        found = dict(islice(self._known.items(), self._told, None))
+        self._told = len(self._known)
+        return found
+
+    def take(self) -> dict[MicrobatchId, float]:
+        """Return all losses; from now on others are collected."""
+        self._read()
+        taken, self._known = self._known, {}
+        self.not_finite, self._told = None, 0
+        return taken
+
+    def _read(self) -> None:
+        if self._pending:
+            values = torch.stack(list(self._pending.values())).tolist()
+            for part, value in zip(self._pending, values, strict=True):
+                self._note(part, value)
+            self._pending.clear()
+
+    def _note(self, part: MicrobatchId, value: float) -> None:
+        self._known[part] = value
+        if self.not_finite is None and not math.isfinite(value):
+            self.not_finite = part, value
 
 
 @dataclass

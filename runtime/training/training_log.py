@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.io.files import is_storage_error, reporting_disk_errors
+from drlpp.io.files import reporting_disk_errors
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.measuring import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
@@ -26,24 +25,13 @@ def training_log(folder: Path, first: int) -> Iterator[TrainingLog]:
     Raises:
         StorageFailure: the disk is full or cannot be written, also in every method.
     """
-    hook = threading.excepthook
-
-    def on_thread_failure(failure: threading.ExceptHookArgs) -> None:
-        # TensorBoard's thread raises what the next call raises again.
-        if failure.exc_value is None or not is_storage_error(failure.exc_value):
-            hook(failure)
-
-    threading.excepthook = on_thread_failure
+    with reporting_disk_errors(folder):
+        board = SummaryWriter(str(folder), purge_step=first or None)
     try:
-        with reporting_disk_errors(folder):
-            board = SummaryWriter(str(folder), purge_step=first or None)
-        try:
-            yield TrainingLog(folder, board, first)
-        finally:
-            with reporting_disk_errors(folder):
-                board.close()
+        yield TrainingLog(folder, board, first)
     finally:
-        threading.excepthook = hook
+        with reporting_disk_errors(folder):
+            board.close()
 
 
 class TrainingLog:

@@ -16,10 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.costs.memory_count import MemoryCount, repeats_after
-from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
-from drlpp.runtime.comm.mailbox import Mailbox
+from drlpp.runtime.comm.messages import Mailbox, verify_message_plan
 from drlpp.runtime.comm.pacing import Pace
 from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.devices import CPU, Accelerator, DeviceFacts, accelerator_of, to_device

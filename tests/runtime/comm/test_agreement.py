@@ -16,8 +16,8 @@ from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Member, broken_connection
+from drlpp.runtime.comm.messages import verify_message_plan
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import Deploy
 from drlpp.runtime.session import session as session

@@ -17,8 +17,8 @@ from drlpp.placement import execution_plan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.runtime.stage.stage_weights import StageWeights
-from drlpp.runtime.worker import tied_sums
-from drlpp.runtime.worker.tied_sums import TiedSums
+from drlpp.runtime.worker import executor
+from drlpp.runtime.worker.executor import TiedSums
 from drlpp.schedule import ties
 from drlpp.schedule.analysis import weight_versions
 from drlpp.schedule.method import Method
@@ -74,8 +74,8 @@ _WITH_RULE = ("tied, stashing with rule", "tied, PipeOptim with rule")
 MUTATIONS = Mutations()
 _row = MUTATIONS.row
 
-_row("a stage is left out", _SUMS, tied_sums, "_added")(lambda _: lambda total, more: list(total))
-_row("a stage counts twice", _SUMS, tied_sums, "_added")(
+_row("a stage is left out", _SUMS, executor, "_added")(lambda _: lambda total, more: list(total))
+_row("a stage counts twice", _SUMS, executor, "_added")(
     lambda added: lambda total, more: added(added(total, more), more)
 )
 

@@ -1,20 +1,26 @@
-"""Check, before the first minibatch, that workers expect the messages that others send.
+"""Messages between workers: receives are posted early, sends never wait.
 
-Gloo copies a message that is shorter than its buffer and silently leaves the rest of the buffer as
-it was. It ends the process for a message that is longer. NCCL waits for ever.
+Before the first minibatch workers check that they expect the messages that others send. Gloo copies
+a message that is shorter than its buffer and silently leaves the rest of the buffer as it was. It
+ends the process for a message that is longer. NCCL waits for ever.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
+from drlpp.runtime.comm.pacing import AnyLinks
+from drlpp.runtime.comm.transport import Transfer
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
 
@@ -35,6 +41,71 @@ def contents_of(programs: Sequence[StageProgram], message: Message) -> list[Tens
     forwards = message.payload == "activation"
     contents = (program.receives if arrives == forwards else program.sends)[stage]
     return [spec for _, spec in contents if forwards or spec.differentiable]
+
+
+class Mailbox:
+    """Sends and receives the messages of one worker, in the order of its schedule.
+
+    Args:
+        links: the ways to the other workers.
+        programs: the stages of this worker, which say what the messages contain.
+        actions: all that this worker will do.
+        posted: how many receives are posted ahead.
+
+    Attributes:
+        bytes_sent: of all messages so far.
+        message_bytes: of the largest message to every worker that has got any.
+    """
+
+    def __init__(
+        self,
+        links: AnyLinks,
+        programs: Sequence[StageProgram],
+        actions: Sequence[Action],
+        posted: int,
+    ) -> None:
+        self._links = links
+        self._programs = programs
+        self._expected = iter([a for a in actions if isinstance(a, Receive)])
+        self._posted: deque[tuple[Message, Transfer]] = deque()
+        # More messages than these are not on their way to one worker: it has received the oldest,
+        # or had the place for it ready, before it could let this one come so far.
+        self._most_unconfirmed = posted
+        self._unconfirmed: defaultdict[int, deque[Transfer]] = defaultdict(deque)
+        self.bytes_sent = 0
+        self.message_bytes: dict[int, int] = {}
+        for action in islice(self._expected, posted):
+            self._post(action)
+
+    def _post(self, action: Receive) -> None:
+        specs = contents_of(self._programs, action.message)
+        self._posted.append((action.message, self._links.receive(specs, action.sender)))
+
+    def receive(self, action: Receive) -> list[Tensor]:
+        """Wait for the tensors of a message."""
+        message, transfer = self._posted.popleft()
+        assert message == action.message
+        tensors = transfer.wait()
+        for following in islice(self._expected, 1):
+            self._post(following)
+        return tensors
+
+    def send(self, action: Send, tensors: Sequence[Tensor]) -> None:
+        """Start sending; the tensors are kept until they have arrived."""
+        transfer = self._links.send(tensors, action.to)
+        bytes_ = sum(tensor.nbytes for tensor in transfer.tensors)
+        self.bytes_sent += bytes_
+        self.message_bytes[action.to] = max(self.message_bytes.get(action.to, 0), bytes_)
+        unconfirmed = self._unconfirmed[action.to]
+        unconfirmed.append(transfer)
+        while len(unconfirmed) > self._most_unconfirmed:
+            unconfirmed.popleft().wait()
+
+    def drain(self) -> None:
+        """Wait until everything sent has arrived."""
+        for unconfirmed in self._unconfirmed.values():
+            while unconfirmed:
+                unconfirmed.popleft().wait()
 
 
 def verify_message_plan(
