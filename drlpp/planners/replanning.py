@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from drlpp.capturing.graph import OpGraph
@@ -12,11 +13,13 @@ from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines import gpipe
+from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.planning import best_plan
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search import Limits, Space
+from drlpp.planners.search import Judge, Limits, Space
 from drlpp.specs.cluster import MOST_ACCELERATORS, Cluster
 
 EVEN, PLANNED = "even cut", "planned with its profile"
@@ -40,6 +43,9 @@ class Replanner:
             between hosts is known.
         graph: of the model.
         profile: what the operators cost, None if nobody has measured it.
+        observed: what a training's workers did, and how much slower than usual which of them were,
+            which corrects the profile.
+        slower: how many times as long as usual accelerators compute now; 1 if not named.
 
     Raises:
         InvalidInput: the profile is of another model.
@@ -48,6 +54,8 @@ class Replanner:
     document: PlacementFile
     graph: OpGraph
     profile: Profile | None = None
+    observed: tuple[tuple[ExecutionPlan, Measurement, Mapping[int, float]], ...] = ()
+    slower: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.profile is not None:
@@ -72,7 +80,7 @@ class Replanner:
         """Return the plan for some of accelerators 0 … ``most`` − 1.
 
         The file's placement is kept where it needs none but these, and these are all among those
-        that its cluster has.
+        that its cluster has; of a training that was observed, only if nothing faster is found.
 
         Raises:
             NothingFits: no placement for these fits into memory.
@@ -83,7 +91,34 @@ class Replanner:
         is_known = numbers[-1] < self.document.cluster.accelerators
         if not (is_known and set(candidate.placement.accelerators) <= set(numbers)):
             candidate = self._new_candidate(numbers)
+        elif self.observed:
+            candidate = min(candidate, self._new_candidate(numbers), key=self._judge(most).exactly)
         return ExecutionPlan.of(candidate, self.graph, most)
+
+    def corrected(self, plan: ExecutionPlan, seen: Measurement) -> Replanner:
+        """Return what plans with the costs, or the times of messages, that a plan had last.
+
+        Its workers are taken to have been as slow as is known. Without a profile it is the same.
+        """
+        if self.profile is None:
+            return self
+        kept = (one for one in self.observed if not (seen.links and one[1].links))
+        return replace(self, observed=(*kept, (plan, seen, self.slower)))
+
+    def slowed(self, slower: Mapping[int, float]) -> Replanner:
+        """Return what plans for accelerators that compute so many times as long."""
+        return replace(self, slower=slower)
+
+    def slowness(self, plan: ExecutionPlan, seen: Measurement) -> dict[int, float]:
+        """Return how many times as long as usual workers computed; none if none were observed."""
+        return self._calibration.slowness(plan.candidate, seen) if self.observed else {}
+
+    def seconds(self, plan: ExecutionPlan) -> float:
+        """Return the seconds that a minibatch of a plan is predicted to take."""
+        return self._judge(plan.accelerators).exactly(plan.candidate)
+
+    def _judge(self, most: int) -> Judge:
+        return Judge(self._problem(range(most)), Space(self.document.method, frozenset()))
 
     def file(self, accelerators: int) -> PlacementFile:
         """Return the placement file for the first so many accelerators.
@@ -114,18 +149,34 @@ class Replanner:
 
     def _new_candidate(self, numbers: Sequence[int]) -> Candidate:
         """Return the best for these accelerators that can be planned."""
-        method = self.document.method.for_any_stages
-        problem = PlanningProblem.profiled(
-            self.profile or Profile.estimated(self.graph),
-            self.cluster(numbers),
-            method,
-            self.document.optimizer,
-        )
+        method, problem = self.document.method.for_any_stages, self._problem(numbers)
         if self.profile is None:
             planned = gpipe(problem).placement
         else:
             planned = best_plan(problem, Space(method, frozenset()), limits=_SHORT).placement
         return Candidate(planned.on(numbers), method)
+
+    @cached_property
+    def _calibration(self) -> Calibration:
+        """The problem of all accelerators, corrected by what was observed."""
+        numbers = range(self.observed[0][0].accelerators)
+        found = Calibration(replace(self, observed=())._problem(numbers))
+        for plan, seen, slower in self.observed:
+            found.observe(plan.candidate, seen, slower)
+        return found
+
+    def _problem(self, numbers: Sequence[int]) -> PlanningProblem:
+        """Return the problem of these accelerators, numbered anew."""
+        if self.observed:
+            found = self._calibration.fit()
+            speeds = [v / self.slower.get(k, 1.0) for k, v in enumerate(found.cluster.speeds)]
+            return replace(found, cluster=found.cluster.with_speeds(speeds).part(numbers))
+        return PlanningProblem.profiled(
+            self.profile or Profile.estimated(self.graph),
+            self.cluster(numbers),
+            self.document.method.for_any_stages,
+            self.document.optimizer,
+        )
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,9 @@ _MOST_RUNS = 3
 """Of a pipeline that does not get steady."""
 
 _LINK_REPEATS = 3
+
+_FEWEST_MINIBATCHES, _LEAST_SECONDS = 20, 1.0
+"""Of a part of a training that tells how long workers take: in less, chance has too large a say."""
 
 
 def measured(session: ClusterSession, plan: ExecutionPlan, minibatches: int) -> Outcome:
@@ -246,6 +249,51 @@ def _usage(
         peak_memory_bytes=result.peak_memory_bytes,
         bytes_sent=result.bytes_sent,
     )
+
+
+@dataclass
+class RunMeter:
+    """Measures a run of a training part by part, while it goes on.
+
+    Attributes:
+        pipeline: that runs.
+        done: how many minibatches were done before the part that is measured next.
+        results: of the whole run so far.
+        latest: the last part; None where it is too short yet, and the next one begins with it.
+    """
+
+    pipeline: Pipeline
+    done: int
+    results: Mapping[int, RunResult] = field(default_factory=dict)
+    latest: Measurement | None = None
+    _seen: Mapping[int, int] = field(default_factory=dict)
+
+    def measure(self, done: int, results: Mapping[int, RunResult]) -> None:
+        """Take in all that workers have done, now that so many minibatches are done."""
+        self.results, self.latest = results, None
+        times = {w: result.times[self._seen.get(w, 0) :] for w, result in results.items()}
+        moments = [*chain(*chain(*times.values()))]
+        count, begin, end = done - self.done, min(moments), max(moments)
+        if count < _FEWEST_MINIBATCHES or end - begin < _LEAST_SECONDS:
+            return
+        workers = []
+        for worker, spans in times.items():
+            result = results[worker]
+            used = result.processor_seconds[len(result.times) - len(spans) :]
+            # What takes none of the processor's time is waiting.
+            busy = sum(e - b for (b, e), of in zip(spans, used, strict=True) if of)
+            usage = WorkerUsage(
+                worker=worker,
+                stage=self.pipeline.stage_of(worker),
+                busy_seconds=busy,
+                waiting_seconds=end - begin - busy,
+                peak_memory_bytes=result.peak_memory_bytes,
+                bytes_sent=result.bytes_sent,
+            )
+            workers.append(usage)
+        whole = measurement_of_whole([begin, end], Window(0, count, 0, count), {})
+        self.latest = whole.model_copy(update={"workers": tuple(workers)})
+        self.done, self._seen = done, {w: len(r.times) for w, r in results.items()}
 
 
 def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
-from typing import Protocol
+from statistics import median_low
+from typing import Protocol, Self
 
 from torch import Tensor
 
@@ -13,7 +14,9 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.session.measuring import RunMeter, time_ways
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_reports import WorkersChanged, write_change
 
@@ -24,8 +27,26 @@ _MOST_REPLACEMENTS = 2
 """Of all workers without a checkpoint in between, where none can be named that is to blame."""
 
 
+_CHANGED = 1.4
+"""So many times slower or faster than planned for, in two measurements in a row, is no chance."""
+
+_GAIN = 1.1
+"""How much faster another plan has to be predicted: predictions are off by some percent."""
+
+_RETRY = 20
+"""Measurements after which a slow worker without a stage gets one, to see whether it still is slow;
+twice as many each time."""
+
+_PACE = -1
+"""Stands for the seconds per minibatch where others are the workers' own."""
+
+
 class Planner(Protocol):
-    """Plans for the workers that there are."""
+    """Plans for the workers that there are, and predicts what they do."""
+
+    @property
+    def slower(self) -> Mapping[int, float]:
+        """How many times as long as usual workers compute now; 1 if not named."""
 
     def plan(self, accelerators: Collection[int], most: int) -> ExecutionPlan:
         """Return the plan for some of accelerators 0 … ``most`` − 1.
@@ -33,6 +54,18 @@ class Planner(Protocol):
         Raises:
             InvalidInput: there is none.
         """
+
+    def corrected(self, plan: ExecutionPlan, seen: Measurement) -> Self:
+        """Return what plans with the costs, or the times of messages, that a plan had last."""
+
+    def slowed(self, slower: Mapping[int, float]) -> Self:
+        """Return what plans for workers that compute so many times as long as usual."""
+
+    def slowness(self, plan: ExecutionPlan, seen: Measurement) -> Mapping[int, float]:
+        """Return how many times as long as usual workers computed; none if none were observed."""
+
+    def seconds(self, plan: ExecutionPlan) -> float:
+        """Return the seconds per minibatch that are predicted."""
 
 
 class Elasticity(Protocol):
@@ -50,8 +83,8 @@ class Elasticity(Protocol):
         """Return what plans for a placement, read from ``path`` if from any."""
 
 
-class _Grown(Exception):
-    """There are more workers than the placement has."""
+class _PlannedAnew(Exception):
+    """There are more workers, or faster or slower ones, than the placement was planned for."""
 
 
 class ElasticTraining:
@@ -82,7 +115,10 @@ class ElasticTraining:
         self._losses: Counter[int] = Counter()
         self._replacements = 0
         self._kept = trainer.saved
-        trainer.on_checkpoint = self._grow
+        self._measured, self._pace, self._retry = 0, 0.0, _RETRY
+        self._suspected: Set[int] = frozenset()
+        self._tried: Set[int] = frozenset()
+        trainer.on_checkpoint = self._at_checkpoint
 
     def _first_plan(self) -> ExecutionPlan:
         """Plan for the workers that are there; say which are not."""
@@ -112,9 +148,10 @@ class ElasticTraining:
             RunFailure: something failed that other workers do not mend, or too few are left.
         """
         while True:
+            self._measured, self._suspected = 0, frozenset()
             try:
                 return self._trainer.train(self._plan)
-            except _Grown:
+            except _PlannedAnew:
                 continue
             except (WorkerLost, HostLost, TrialTimeout) as failure:
                 self._recover(failure)
@@ -160,12 +197,71 @@ class ElasticTraining:
                 f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
             ) from error
 
-    def _grow(self) -> None:
+    def _at_checkpoint(self) -> None:
         """Plan for more workers, if any have returned, and train anew from the checkpoint."""
         if returned := self._session.take_back():
             self._plan = self._planner.plan(self._session.present, self._most)
             self._tell(f"{_workers(returned)} there again", returned=returned)
-            raise _Grown
+            raise _PlannedAnew
+        if self._trainer.meter is not None:
+            self._look(self._trainer.meter)
+
+    def _look(self, meter: RunMeter) -> None:
+        """Plan anew if workers, or messages, have become slower or faster than planned for."""
+        now, planner, slower = meter.latest, self._planner, self._planner.slower
+        self._measured += now is not None
+        # What a deployment begins with takes longer.
+        if now is None or self._measured == 1:
+            return
+        if self._measured == 2:
+            self._pace = now.seconds_per_minibatch
+            known = [usage for usage in now.workers if usage.worker not in self._tried]
+            usual = now.model_copy(update={"workers": known})
+            self._planner = planner.corrected(self._plan, usual)
+            return
+        pace, found = now.seconds_per_minibatch, planner.slowness(self._plan, now)
+        if not found:
+            return
+        ratios = {worker: factor / slower.get(worker, 1.0) for worker, factor in found.items()}
+        # What all take longer is no reason to divide the work otherwise.
+        common = median_low(ratios.values())
+        ratios = {worker: ratio / common for worker, ratio in ratios.items()}
+        changed = {key for key, r in (ratios | {_PACE: pace / self._pace}).items() if _differs(r)}
+        held, self._suspected = changed & self._suspected, changed
+        idle = slower.keys() & set(self._session.present) - found.keys()
+        if workers := sorted(held - {_PACE}):
+            factors = {worker: found[worker] / common for worker in workers}
+            told = ", ".join(f"worker {w} takes {f:.1f} times as long" for w, f in factors.items())
+            # Equal accelerators stay equal to planners.
+            slower = {w: f for w, f in {**slower, **factors}.items() if _differs(f)}
+            self._tried = frozenset()
+            self._switch(planner.slowed(slower), f"{told} as planned", pace)
+        elif held == changed == {_PACE}:
+            ways = time_ways(self._session, self._plan.pipeline, meter.results)
+            timed = now.model_copy(update={"workers": (), "links": ways})
+            corrected, self._pace = planner.corrected(self._plan, timed), pace
+            longer = corrected.seconds(self._plan) / planner.seconds(self._plan)
+            if _differs(longer):
+                told = f"by its messages a minibatch takes {longer:.1f} times as long as planned"
+                self._switch(corrected, told, pace)
+        elif idle and self._measured >= self._retry:
+            self._retry, self._tried = 2 * self._retry, idle
+            slower = {worker: factor for worker, factor in slower.items() if worker not in idle}
+            self._switch(planner.slowed(slower), f"{_workers(tuple(idle))} tried again", pace)
+
+    def _switch(self, planner: Planner, reason: str, pace: float) -> None:
+        """Go on with another plan, if that is predicted to be worth it."""
+        self._planner, self._pace = planner, pace
+        plan, before = planner.plan(self._session.present, self._most), self._plan
+        faster = planner.seconds(before) / planner.seconds(plan)
+        saved = self._trainer.left * pace * (1 - 1 / faster)
+        if faster > _GAIN and saved > self._trainer.deploying_seconds:
+            self._plan = plan
+            self._tell(
+                f"{reason}: planned anew, {plan.placement.configuration} instead of "
+                f"{before.placement.configuration}; predicted {faster:.2f}× faster"
+            )
+            raise _PlannedAnew
 
     def _tell(self, reason: str, **changed: tuple[int, ...]) -> None:
         epochs, minibatches = self._trainer.saved
@@ -186,6 +282,10 @@ def _original(failure: DRLPPError) -> DRLPPError:
     while isinstance(failure.__cause__, type(failure)):
         failure = failure.__cause__
     return failure
+
+
+def _differs(ratio: float) -> bool:
+    return not 1 / _CHANGED < ratio < _CHANGED
 
 
 def _workers(workers: tuple[int, ...]) -> str:

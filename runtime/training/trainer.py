@@ -18,6 +18,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_state_dict
+from drlpp.runtime.session.measuring import RunMeter
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoints import (
     CHECKPOINT_NAME,
@@ -76,6 +77,8 @@ class Trainer:
             on_checkpoint: is called after every checkpoint but the last, and may raise to train
                 anew from there.
             saved: the epochs, and the minibatches of the next, that the last checkpoint has.
+            meter: measures what is trained until the next checkpoint, or the end of the epoch.
+            deploying_seconds: that it took last to go on from a checkpoint.
         """
         self.on_checkpoint: Callable[[], None] | None = None
         self.session = session
@@ -90,6 +93,8 @@ class Trainer:
         self._progress = TrainingProgress()
         self._evaluated: EpochReport | None = None
         self.saved = 0, 0
+        self.meter: RunMeter | None = None
+        self.deploying_seconds = 0.0
         self._first_samples = data.state()
         self._rates = plan.rates(self.optimizer, self._count)
         data.lend_to(session)
@@ -127,6 +132,11 @@ class Trainer:
         return Stint(first, self._done, seconds, *evaluation)
 
     @property
+    def left(self) -> int:
+        """The minibatches up to the last epoch."""
+        return self.plan.epochs * self._count - self._done
+
+    @property
     def _done(self) -> int:
         """The minibatches that are done in all."""
         return len(self.reports) * self._count + self._progress.position
@@ -162,9 +172,12 @@ class Trainer:
         plan = self.session.plan(placement)
         saved, file = self._restore()
         same = saved is not None and _identity(plan) == saved.deployed
+        # Starting workers is no part of the time that deploying takes again and again.
+        self.session.prepare()
         deployment = self.session.deploy(
             plan, optimizer=self.optimizer, checkpoint=file, in_flight=same
         )
+        self.deploying_seconds = deployment.seconds
         if saved is not None and not same and not self.on_checkpoint:
             self.observer.on_note(_OTHER_PLACEMENT)
         return deployment, same and self._progress.position > 0
@@ -293,6 +306,7 @@ class Trainer:
         left = self._count - began
         checkpoints = self.plan.cuts(deployment.plan, left) if stop is None else [stop - began]
         begin, saving = time.perf_counter(), 0.0
+        meter = self.meter = RunMeter(deployment.plan.pipeline, done - began)
 
         def save(cut: int, results: Mapping[int, RunResult]) -> bool:
             nonlocal saving
@@ -304,6 +318,7 @@ class Trainer:
             )
             self._save(deployment)
             saving += time.perf_counter() - paused
+            meter.measure(cut, results)
             if began + cut != stop and self.on_checkpoint:
                 self.on_checkpoint()
             return began + cut == stop
@@ -330,6 +345,7 @@ class Trainer:
             on_cut=save,
         )
         seconds = time.perf_counter() - begin
+        meter.measure(left, results)
         if stop is not None:
             return seconds - saving
         of_parts = before | _numbered(began, (r.losses for r in results.values()))

@@ -26,8 +26,9 @@ of stages by the peak memory of workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy
@@ -98,8 +99,16 @@ class Calibration:
         self._scales: ScalesPosterior | None = None
         self._solved: dict[Scales, tuple[Array, Array]] = {}
 
-    def observe(self, candidate: Candidate, measurement: Measurement) -> None:
-        """Take in what a candidate's workers and links did; one without workers tells nothing."""
+    def observe(
+        self,
+        candidate: Candidate,
+        measurement: Measurement,
+        slower: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:
+        """Take in what a candidate's workers and links did; one without workers tells nothing.
+
+        Workers in ``slower`` are known to have computed so many times as long as usual.
+        """
         placement, method = candidate.placement, candidate.method
         workload, stages = self.workload.with_method(method), placement.stages
         minibatches, operators = measurement.minibatches, len(workload)
@@ -141,6 +150,7 @@ class Calibration:
             row[operators + 1 : operators + 3] = extra, 1.0
             row[operators + 3 + usage.worker] = -1.0
             busy = usage.busy_seconds * replicas / minibatches / longer[usage.stage].passes
+            busy /= slower.get(usage.worker, 1.0)
             # Without whole rounds, a replica had one minibatch more or less than its share.
             uneven = replicas / minibatches * (minibatches % replicas > 0)
             self._rows.append(row)
@@ -148,6 +158,16 @@ class Calibration:
             self._noise.append(math.hypot(_NOISE, uneven))
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
         self._scales = None
+
+    def slowness(self, candidate: Candidate, measurement: Measurement) -> dict[int, float]:
+        """Return how many times as long as is most probable every worker computed."""
+        corrections, _ = self._solve(self._believed().most_probable)
+        other = Calibration(self.declared)
+        other.observe(candidate, measurement)
+        rows, logs, _ = other._observed()
+        ratios = numpy.exp(logs - self._linearised(corrections, rows)[0])
+        busy = [usage.worker for usage in measurement.workers if usage.busy_seconds > 0]
+        return dict(zip(busy, ratios.tolist(), strict=True))
 
     def fit(self) -> PlanningProblem:
         """Return the most probable workload and cluster."""
