@@ -28,7 +28,8 @@ _MOST_REPLACEMENTS = 2
 
 
 _CHANGED = 1.4
-"""So many times slower or faster than planned for, in two measurements in a row, is no chance."""
+"""So many times slower or faster than planned for, twice in a row, is no chance: where other
+programs use the cores as well, the same work takes up to a third longer."""
 
 _GAIN = 1.1
 """How much faster another plan has to be predicted: predictions are off by some percent."""
@@ -95,7 +96,8 @@ class ElasticTraining:
     next checkpoint, or cannot be started twice; the workers of a lost host are given up at once.
     Then there is a plan for those that are left, on which what was in flight is computed again.
     After every checkpoint those that have returned are taken back, and those that were not there
-    at the beginning.
+    at the beginning; and what workers did since is looked at. If one takes longer than planned for,
+    or less, there is another plan, and training continues with it if it is predicted to be faster.
 
     Args:
         trainer: of a session of ``elasticity.most`` workers, some of which may not be there yet.

@@ -72,7 +72,7 @@ class TrainerCallbacks:
 
 
 class WorkersChanged(Record):
-    """Some workers were replaced, given up, or have returned; training continues.
+    """Workers were replaced, given up, have returned, or have another speed; training continues.
 
     Attributes:
         reason: what happened, in words.

@@ -9,11 +9,13 @@ from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.replanning import Elastic, Replanner
 from drlpp.runtime.hosts.on_ray.nodes import hosts_of
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.training.pipelines import in_a_row
 from tests.support.training.placement_files import file_of
 
@@ -124,3 +126,59 @@ def test_the_profile_next_to_the_placement_has_the_costs(
     (tmp_path / "profile.json").write_text("{")
     with pytest.raises(InvalidFile):
         Elastic(1, 4).planner(document, captured.graph, path)
+
+
+def test_slow_workers_and_slow_messages_are_planned_for(
+    captured: CapturedModel, document: PlacementFile
+) -> None:
+    """What is usual is taken from the first measurement; links from the last time they were timed.
+
+    A cut to a worker is not worth it where it is slow, nor where messages are.
+    """
+    profile = Profile.estimated(captured.graph, bytes_per_second=1e6)
+    link = Link(bandwidth_bytes_per_second=1e7, latency_seconds=2e-5)
+    linked = document.model_copy(update={"cluster": local_cluster(4, link)})
+    planner = Replanner(linked, captured.graph, profile)
+    plan = planner.plan(range(4), 4)
+    usual = _measurement(plan, [1.0, 1.0, 1.0, 1.0])
+    assert planner.slowness(plan, usual) == {}
+    seen = planner.corrected(plan, usual)
+    found = seen.slowness(plan, _measurement(plan, [1.0, 1.0, 3.0, 1.0]))
+    assert found == pytest.approx({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0}, rel=0.3)
+    assert found[2] / found[1] == pytest.approx(3.0, rel=0.1)
+    slowed = seen.slowed({2: 100.0})
+    assert 2 not in slowed.plan(range(4), 4).placement.accelerators
+    assert slowed.seconds(plan) > 20 * seen.seconds(plan)
+    # What a slow worker does is no news of its costs.
+    again = slowed.corrected(plan, _measurement(plan, [1.0, 1.0, 100.0, 1.0]))
+    assert again.slowed({}).seconds(plan) == pytest.approx(seen.seconds(plan), rel=0.05)
+
+    timed = [LinkUsage(sender=0, receiver=1, bytes_=1000, seconds=s) for s in (2e-3, 1e-4)]
+    cut_off, fast = (usual.model_copy(update={"workers": (), "links": (one,)}) for one in timed)
+    slow_links = seen.corrected(plan, cut_off)
+    assert slow_links.plan(range(4), 4).placement.configuration == "1"
+    assert slow_links.corrected(plan, fast).seconds(plan) < 0.5 * slow_links.seconds(plan)
+    # Nobody knows what is usual without a profile.
+    unknown = Replanner(document, captured.graph)
+    assert unknown.corrected(plan, usual) is unknown
+
+
+def _measurement(plan: ExecutionPlan, busy_milliseconds: list[float]) -> Measurement:
+    workers = [
+        WorkerUsage(
+            worker=worker,
+            stage=plan.pipeline.stage_of(worker),
+            busy_seconds=1e-3 * milliseconds,
+            waiting_seconds=0.0,
+            peak_memory_bytes=0,
+            bytes_sent=0,
+        )
+        for worker, milliseconds in enumerate(busy_milliseconds)
+    ]
+    return Measurement(
+        seconds_per_minibatch=0.1,
+        median_seconds=0.1,
+        standard_deviation_seconds=0.0,
+        minibatches=20,
+        workers=tuple(workers),
+    )

@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ import torch
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import Profile
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners.replanning import Elastic
+from drlpp.planners.replanning import Elastic, Replanner
 from drlpp.runtime import ClusterSession, PipelineTrainer, TrainerCallbacks, TrainingResult
 from drlpp.runtime.session.measuring import RunMeter
 from drlpp.runtime.training import elastic_training
@@ -42,6 +45,72 @@ def captured() -> CapturedModel:
 def profile(captured: CapturedModel) -> Profile:
     with ClusterSession(captured, 1) as session:
         return session.profile(5)[0]
+
+
+def test_messages_are_timed_if_only_minibatches_take_longer(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = file_of(captured, in_a_row(captured.graph, 0, 1, 2, 3), METHOD, SGD)
+    # What is computed takes next to nothing beside messages of 50 KB.
+    planner = Replanner(document, captured.graph, Profile.estimated(captured.graph, 1e12))
+    plan = planner.plan(range(4), 4)
+    notes: list[str] = []
+    trainer: Any = SimpleNamespace(
+        session=SimpleNamespace(present=range(4), host_of={}, take_back=lambda: ()),
+        observer=TrainerCallbacks(on_note=notes.append),
+        saved=(0, 20),
+        left=1000,
+        deploying_seconds=1.0,
+        folder=tmp_path,
+        meter=SimpleNamespace(results={}),
+    )
+    training = ElasticTraining(trainer, Elastic(1, 4), planner)
+    seconds = 1e-4
+    monkeypatch.setattr(
+        elastic_training,
+        "time_ways",
+        lambda *_: (LinkUsage(sender=0, receiver=1, bytes_=10_000, seconds=seconds),),
+    )
+
+    def look(pace: float, times: int, busy: float = 1e-3) -> None:
+        usages = [
+            WorkerUsage(
+                worker=worker,
+                stage=worker,
+                busy_seconds=busy,
+                waiting_seconds=0.0,
+                peak_memory_bytes=0,
+                bytes_sent=0,
+            )
+            for worker in range(4)
+        ]
+        trainer.meter.latest = Measurement(
+            seconds_per_minibatch=pace,
+            median_seconds=pace,
+            standard_deviation_seconds=0.0,
+            minibatches=20,
+            workers=tuple(usages),
+        )
+        for _ in range(times):
+            training._at_checkpoint()
+
+    look(0.1, times=3)
+    # The loader is slow; then all workers are alike; then a single measurement.
+    seconds = 1e-5
+    look(0.2, times=4)
+    look(0.2, times=4, busy=5e-3)
+    look(0.4, times=1)
+    look(0.2, times=2)
+    assert training._plan == plan
+    assert notes == []
+    seconds = 1e-4
+    look(0.4, times=1)
+    with pytest.raises(elastic_training._PlannedAnew):
+        look(0.4, times=1)
+    (change,) = changes_in(tmp_path)
+    assert change.reason.startswith("by its messages a minibatch takes ")
+    assert notes == [change.text]
+    assert training._plan.placement != plan.placement
 
 
 class Watched:
