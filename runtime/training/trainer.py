@@ -345,9 +345,9 @@ class Trainer:
             on_cut=save,
         )
         seconds = time.perf_counter() - begin
-        meter.measure(left, results)
         if stop is not None:
             return seconds - saving
+        meter.measure(left, results)
         of_parts = before | _numbered(began, (r.losses for r in results.values()))
         self._log(log, epoch, of_parts)
         losses = list(_mean_losses(of_parts).values())
