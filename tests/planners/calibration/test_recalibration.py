@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import numpy
@@ -15,15 +16,15 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem
+from drlpp.planners import PlanningProblem, best_plan
 from drlpp.planners.calibration.recalibration import Options, Recalibration
 from drlpp.planners.calibration.surrogate import DiscrepancyPosterior, Surrogate
-from drlpp.planners.search import Space
+from drlpp.planners.search import Limits, Space
+from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 from tests.planners.calibration.test_calibration import scaled
-from tests.support.planning.evolution import evolve
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 DECLARED = Link(bandwidth_bytes_per_second=5e8, latency_seconds=5e-5)
@@ -61,16 +62,11 @@ def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
     cluster = local_cluster(accelerators, DECLARED)
     declared = PlanningProblem(Workload.of(wrong(profile, 0)), cluster)
 
-    def seconds(placement: Placement) -> float:
-        outcome = truth.measure(placement)
-        assert isinstance(outcome, Measurement)
-        return outcome.seconds_per_minibatch
-
     told = PlanningProblem(Workload.of(profile), truth.cluster)
-    thorough = min(evolve(told, most, seconds).values())
+    thorough = best_plan(told, Space(Method(), frozenset()), limits=Limits(judged=most))
     options = Options(evaluations=evaluations, draws=min(16, evaluations // 6))
     found = search(truth, declared, measurements, options)
-    assert found.best(1)[0][1] <= thorough * 1.01
+    assert found.best(1)[0][1] <= thorough.seconds_per_minibatch * 1.01
 
 
 def test_failed_placements_are_not_proposed_again_and_never_best() -> None:
@@ -119,8 +115,8 @@ def test_workers_of_what_was_cut_short_tell_only_what_is_steady(
     assert learned == (not cut_short or steadiness == 1.0)
 
 
-@pytest.mark.parametrize("confirmations", [2])
-def test_it_ends_once_so_many_beliefs_in_a_row_expect_no_gain(confirmations: int) -> None:
+def test_it_ends_once_so_many_beliefs_in_a_row_expect_no_gain() -> None:
+    confirmations = 2
     profile = generate("chain", 8, 0)
     truth = SimulatedCluster(profile, local_cluster(2, DECLARED))
     declared = PlanningProblem(Workload.of(profile), local_cluster(2, DECLARED))
@@ -169,8 +165,8 @@ def test_what_no_shape_explains_is_a_candidates_own() -> None:
 
 def test_a_limit_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
     problem = PlanningProblem(Workload.of(generate("layered", 16, 0)), local_cluster(4, SLOW))
-    placements = list(evolve(problem, 40))
-    candidates = [Candidate(placement, Method()) for placement in placements]
+    draw = random.Random(0)
+    candidates = [Candidate(random_placement(problem, draw), Method()) for _ in range(40)]
     fitted = Recalibration(problem).calibration.fit()
     exact, limited = (Surrogate(fitted, Space(Method(), frozenset())) for _ in range(2))
     limit = sorted(map(exact.exactly, candidates))[5]

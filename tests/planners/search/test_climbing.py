@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -19,11 +20,11 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
+from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.planning.brute_force import every_placement
-from tests.support.planning.evolution import evolve
 from tests.support.simulated_chains import chain
 from tests.support.strategies.graphs import chain_of
 
@@ -43,6 +44,11 @@ def problem(operators: int = 10, seed: int = 0, memory: float | None = None) -> 
     return PlanningProblem(Workload.of(profile, method), cluster, memory=MemoryModel(method))
 
 
+def drawn(problem: PlanningProblem, count: int, seed: int = 0) -> list[Placement]:
+    draw = random.Random(seed)
+    return [random_placement(problem, draw) for _ in range(count)]
+
+
 def played(problem: PlanningProblem, candidate: Candidate) -> float:
     workload = problem.workload.with_method(candidate.method)
     return simulate(
@@ -55,10 +61,9 @@ def played(problem: PlanningProblem, candidate: Candidate) -> float:
 def test_what_is_found_is_no_slower_than_any_start_and_is_its_steady_state(seed: int) -> None:
     given = problem(seed=seed)
     space = Space(Method(), BOTH)
-    draw = list(evolve(given, 12))
     starts = [
         Candidate(placement, space.methods[(seed + number) % len(space.methods)])
-        for number, placement in enumerate(draw)
+        for number, placement in enumerate(drawn(given, 12, seed))
     ]
     judge = Judge(given, space)
     elites = search(judge, starts, SHORT, seed)
@@ -116,7 +121,7 @@ def test_nothing_fits_says_what_is_missing() -> None:
 def test_equal_candidates_are_judged_once() -> None:
     given = problem(6)
     judge = Judge(given, Space(Method()))
-    one, other = (Candidate(placement, Method()) for placement in list(evolve(given, 1)) * 2)
+    one, other = (Candidate(placement, Method()) for placement in drawn(given, 1) * 2)
     assert judge(one) == judge(other)
     assert (judge.judged, judge.played) == (1, 1)
     deeper = Candidate(one.placement, Method(in_flight_per_link=1))
@@ -130,13 +135,14 @@ def test_a_candidate_that_the_policy_refuses_or_that_has_no_room_is_infinite(
     given = problem(6)
     space = Space(Method(policy="2bw", accumulate=2), frozenset())
     judge = Judge(replace(given, workload=given.workload.with_method(space.method)), space)
-    seconds = [judge(Candidate(placement, space.method)) for placement in evolve(given, 30)]
+    whole = Placement.from_assignment([0] * 6, (0,))
+    placements = [whole, *drawn(given, 30)]
+    seconds = [judge(Candidate(placement, space.method)) for placement in placements]
     assert math.inf in seconds
     assert any(map(math.isfinite, seconds))
     # What the simulator counts may be more than the rule's.
     monkeypatch.setattr(Simulation, "without_room", lambda *_: 0)
-    alone = Candidate(Placement.from_assignment([0] * 6, (0,)), Method())
-    assert Judge(given, Space(Method())).exactly(alone) == math.inf
+    assert Judge(given, Space(Method())).exactly(Candidate(whole, Method())) == math.inf
 
 
 def test_the_planner_is_no_slower_than_the_best_of_all_planners() -> None:
