@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy
 
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
-from drlpp.costs.placed_stages import Flags, Holders, PlacedStages
+from drlpp.costs.placed_stages import Holders, PlacedStages
 from drlpp.costs.stage_cost import Array, Group, StageSeconds
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
@@ -77,15 +77,11 @@ class PlacementRule:
     """The rule for placements of workloads on one cluster."""
 
     cluster: Cluster
-    _groups: dict[tuple[Holders, bytes], Group] = field(default_factory=dict)
+    _groups: dict[Holders, Group] = field(default_factory=dict)
 
     def seconds(self, placed: PlacedStages) -> PlacedSeconds:
         """Return what the stages of a placement take."""
-        linked = placed.exchange.talks
-        for sharing in placed.ties:
-            linked[numpy.ix_(sharing, sharing)] = True
-        numpy.fill_diagonal(linked, False)
-        stages = StageSeconds.of(placed.work, self._groups_of(placed.holders, linked))
+        stages = StageSeconds.of(placed.work, self._groups_of(placed.holders))
         messages, shared = self._messages(placed)
         stages = of_all = replace(stages, messages=messages)
         if placed.placement.is_folded:
@@ -93,19 +89,13 @@ class PlacementRule:
             of_all = replace(stages, compute=stages.compute + stages.compute[::-1])
         return PlacedSeconds(stages, of_all, shared)
 
-    def _groups_of(self, holders: Holders, linked: Flags) -> Group:
-        """Return the groups of stages; links to others are looked at where they may differ."""
+    def _groups_of(self, holders: Holders) -> Group:
+        """Return the groups of stages, whose messages are counted by ports."""
         # A search comes back to the same few, and looking at all their links takes long.
-        one_link = len(self.cluster.host_names) == 1
-        key = holders, b"" if one_link else linked.tobytes()
-        if key not in self._groups:
-            groups = []
-            for index, held in enumerate(holders):
-                partners = () if one_link else numpy.flatnonzero(linked[index])
-                others = tuple(a for partner in partners for a in holders[partner])
-                groups.append(Group.of(self.cluster, held, others))
-            self._groups[key] = Group.together(groups)
-        return self._groups[key]
+        if holders not in self._groups:
+            groups = [Group.of(self.cluster, held, ()) for held in holders]
+            self._groups[holders] = Group.together(groups)
+        return self._groups[holders]
 
     def _messages(self, placed: PlacedStages) -> tuple[Array, dict[str, float]]:
         """Return how long ports are held for a minibatch.
