@@ -10,7 +10,7 @@ from .planners.plan import plan as plan
 from .runtime.session.session import ClusterSession as ClusterSession
 from .runtime.training.training import PipelineTrainer as PipelineTrainer
 from .runtime.training.training import TrainingResult as TrainingResult
-from .runtime.training.training_reports import TrainerCallbacks as TrainerCallbacks
+from .runtime.training.training_plan import TrainerCallbacks as TrainerCallbacks
 from .schedule.method import Method as Method
 from .simulator.simulation import simulate as simulate
 from .specs.cluster import Cluster as Cluster

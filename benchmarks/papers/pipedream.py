@@ -34,8 +34,7 @@ from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.racing.to_loss import RaceData
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import TrainingPlan
-from drlpp.runtime.training.training_reports import TrainerCallbacks
+from drlpp.runtime.training.training_plan import TrainerCallbacks, TrainingPlan
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -33,8 +33,12 @@ from drlpp.runtime.training.checkpoints import CHECKPOINT_NAME
 from drlpp.runtime.training.data.given_data import SamplesInMemory
 from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import TrainingPlan, training_settings
-from drlpp.runtime.training.training_reports import Stint, TrainerCallbacks
+from drlpp.runtime.training.training_plan import (
+    Stint,
+    TrainerCallbacks,
+    TrainingPlan,
+    training_settings,
+)
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.data import Data, load_data
 from drlpp.specs.optimizer_spec import OptimizerSpec

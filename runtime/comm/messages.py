@@ -46,12 +46,6 @@ def contents_of(programs: Sequence[StageProgram], message: Message) -> list[Tens
 class Mailbox:
     """Sends and receives the messages of one worker, in the order of its schedule.
 
-    Args:
-        links: the ways to the other workers.
-        programs: the stages of this worker, which say what the messages contain.
-        actions: all that this worker will do.
-        posted: how many receives are posted ahead.
-
     Attributes:
         bytes_sent: of all messages so far.
         message_bytes: of the largest message to every worker that has got any.
@@ -119,13 +113,6 @@ def verify_message_plan(
 
     For each pair of workers and each direction both sides take a hash of all messages, in order,
     with the shapes and types of their tensors.
-
-    Args:
-        group: of all workers, of Gloo.
-        workers: in the order of their ranks.
-        worker: this one.
-        programs: its stages.
-        actions: all that it is going to do.
 
     Raises:
         RunFailure: on every worker, if a pair disagrees.

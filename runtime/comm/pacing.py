@@ -32,11 +32,7 @@ _MOMENT = TensorSpec(shape=(1,), dtype="float64", bytes_=8)
 
 
 class Pace:
-    """When the ports of a worker are free again, in seconds of ``time.perf_counter``.
-
-    Args:
-        links: to all other workers.
-    """
+    """When the ports of a worker are free again, in seconds of ``time.perf_counter``."""
 
     def __init__(self, links: Mapping[int, Link]) -> None:
         self._links = links
@@ -131,16 +127,7 @@ AnyLinks = Links | PacedLinks
 
 
 class PacedSum(dist.Work):
-    """A sum over replicas that takes its time.
-
-    Args:
-        sum_: that has begun; None for what is over before this is waited for.
-        bytes_: that are summed.
-        group: of the replicas.
-        others: the workers in it beside this one.
-        pace: of this worker.
-        rings: as in :meth:`Pace.sum`.
-    """
+    """A sum over replicas that takes its time; ``sum_`` is None for what is over before that."""
 
     def __init__(
         self,

@@ -142,13 +142,7 @@ class Links(ABC):
 
 
 class TaggedLinks(Links):
-    """One group for all ways; a tag for each tensor, counted for each way on both sides.
-
-    Args:
-        group: of all workers.
-        workers: in the order of their ranks.
-        device, staged: as in :class:`Links`.
-    """
+    """One group for all ways; a tag for each tensor, counted for each way on both sides."""
 
     def __init__(
         self,
@@ -182,13 +176,7 @@ _SENDER, _RECEIVER = 0, 1
 
 
 class DirectedLinks(Links):
-    """A group of two for each way, without tags; the sender has rank 0.
-
-    Args:
-        groups: for every way from or to this worker.
-        worker: this one.
-        device: as in :class:`Links`.
-    """
+    """A group of two for each way, without tags; the sender has rank 0."""
 
     def __init__(
         self, groups: Mapping[Route, dist.ProcessGroup], worker: int, device: torch.device

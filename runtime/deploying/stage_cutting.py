@@ -36,13 +36,7 @@ from drlpp.torch_versions import (
 def cut_stages(
     captured: CapturedModel, placement: Placement, *, evaluation: bool = False
 ) -> tuple[StageProgram, ...]:
-    """Cut ``captured`` at the stages of ``placement``.
-
-    Args:
-        captured: the model.
-        placement: valid for the model's graph.
-        evaluation: cut the graph that evaluates, and give the last stage the score, too.
-    """
+    """Cut a model at the stages of a placement; its graph that evaluates has the score as well."""
     module = with_seeded_operators(captured.evaluation if evaluation else captured.module)
     score = portable(captured.score) if evaluation and captured.score else None
     stage_of = placement.stage_of_operator(len(captured.graph))

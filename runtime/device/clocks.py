@@ -47,9 +47,6 @@ class StreamClock(Clock):
     The first event is waited for, which ties the device's time to the process's. From there the
     milliseconds between neighbouring events are added up, since single precision would not tell
     microseconds a minute after the first.
-
-    Args:
-        new_event: makes an event, such as ``torch.cuda.Event(enable_timing=True)``.
     """
 
     def __init__(self, new_event: Callable[[], Any]) -> None:

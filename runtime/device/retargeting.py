@@ -18,13 +18,7 @@ from torch.fx.node import map_aggregate
 
 
 def move_graph_to_device(module: Callable[..., Any] | None, device: torch.device) -> None:
-    """Let everything that a graph makes be on ``device``, and its constants too; in place.
-
-    Args:
-        module: a graph module as ``stage_cutting.portable`` makes it; None for
-        none.
-        device: where weights, buffers and inputs will be.
-    """
+    """Let everything that a graph makes be on ``device``, and its constants too; in place."""
     if module is None or device.type == "cpu":
         return
     assert isinstance(module, fx.GraphModule)

@@ -25,10 +25,7 @@ def default_num_workers(
 ) -> int:
     """Return a session's usual number of workers: four without a Ray cluster.
 
-    Args:
-        cluster: address of a Ray cluster: one for each of its accelerators.
-        hosts: of it that are wanted: one for each of theirs.
-        gpus: whether its GPUs count, where it has some; else its CPUs do.
+    On one it is one for each accelerator that it has, or that the wanted hosts have.
 
     Raises:
         InvalidInput: the cluster cannot be reached.

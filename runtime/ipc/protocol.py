@@ -291,12 +291,7 @@ class TimeLink:
 class TrainParallel:
     """Train on the example minibatch as one rank of torch's own data parallelism.
 
-    Attributes:
-        way: of training.
-        task_file: a pickled task.
-        group: the workers, in the order of their ranks.
-        method, optimizer, seed: as in ``ParallelLoop``; the seed is that of dropout.
-        minibatches: how many.
+    ``task_file`` has a pickled task; the seed is that of dropout.
     """
 
     way: ParallelWay

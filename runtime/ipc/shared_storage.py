@@ -17,12 +17,9 @@ from drlpp.io.files import replacing
 
 
 class SharedStorage:
-    """Files by names, which may have a folder: ``12/worker-0.pt``.
+    """Files at a folder's path or a URL, by names, which may have a folder: ``12/worker-0.pt``.
 
     Every method raises :class:`~drlpp.errors.StorageFailure` where the storage fails.
-
-    Args:
-        location: a folder's path or a URL.
 
     Raises:
         InvalidInput: the URL is none that fsspec knows, or it lacks a package for it.

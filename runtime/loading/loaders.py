@@ -123,20 +123,6 @@ def _message_of(error: BaseException) -> str:
     return " ".join(text.split())
 
 
-def known_samples(loader: Loader) -> int | None:
-    """Return how many samples an epoch gives, None where only loading them would show it.
-
-    A function that collates samples may make more or fewer of them.
-    """
-    batches = loader.batch_sampler
-    if loader.collate_fn is not default_collate or type(batches) is not BatchSampler:
-        return None
-    if not isinstance(batches.sampler, Sized):
-        return None
-    samples = len(batches.sampler)
-    return samples - samples % batches.batch_size if batches.drop_last else samples
-
-
 class Unpacker:
     """Takes batches apart and holds them against the model's example inputs and targets.
 
@@ -145,11 +131,6 @@ class Unpacker:
     - a dictionary: inputs and targets are taken by their names in the examples; targets that have
       no names are called ``labels``, ``label``, ``targets`` or ``target``;
     - a tuple or list of the inputs and, last, the targets, if the model has any.
-
-    Args:
-        unpack: a user's function, or None.
-        captured: the model.
-        note: called with a sentence about what is left out.
     """
 
     def __init__(
@@ -165,10 +146,6 @@ class Unpacker:
 
     def __call__(self, batch: object, loader: str = TRAINING) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
-
-        Args:
-            batch: what a loader gave.
-            loader: what errors call it.
 
         Raises:
             InvalidInput: they do not suit the model.
@@ -198,10 +175,18 @@ class Unpacker:
             )
         return pytree.tree_map(torch.clone, samples)
 
-    @property
-    def keeps_count(self) -> bool:
-        """Whether a batch of n samples becomes n samples; a user's function may do anything."""
-        return self._unpack is None
+    def known_samples(self, loader: Loader) -> int | None:
+        """Return how many samples an epoch gives, None where only loading them would show it.
+
+        A function that collates or unpacks samples may make more or fewer of them.
+        """
+        batches = loader.batch_sampler
+        if self._unpack is not None or loader.collate_fn is not default_collate:
+            return None
+        if type(batches) is not BatchSampler or not isinstance(batches.sampler, Sized):
+            return None
+        samples = len(batches.sampler)
+        return samples - samples % batches.batch_size if batches.drop_last else samples
 
     def _taken_apart(self, batch: object, loader: str) -> Samples:
         where = f"a batch of {loader}"

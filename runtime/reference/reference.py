@@ -52,15 +52,6 @@ from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
 
-@dataclass(frozen=True)
-class ReferenceResult:
-    """All parameters and buffers by name, the loss of every part, every stage's skipped updates."""
-
-    state: dict[str, Tensor]
-    losses: dict[MicrobatchId, float]
-    skipped_updates: tuple[int, ...]
-
-
 def run_reference(
     captured: CapturedModel,
     placement: Placement,
@@ -71,11 +62,11 @@ def run_reference(
     optimizer: OptimizerSpec,
     seed: int = 0,
     options: RunOptions | None = None,
-) -> ReferenceResult:
+) -> ReferenceExecutor:
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
     executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed)
-    losses = executor.run(count, options)
-    return ReferenceResult(executor.state(), losses, executor.skipped_updates)
+    executor.run(count, options)
+    return executor
 
 
 @dataclass
@@ -92,17 +83,10 @@ class PassedForward:
 class ReferenceExecutor:
     """A placement in this process, which can be run several times, the pipeline empty in between.
 
-    Args:
-        captured: the model.
-        placement: valid for it.
-        minibatches: where samples come from.
-        method: schedule and weight policy.
-        optimizer: makes the updates.
-        seed: of dropout.
-
     Attributes:
         stages: in order, with their weights so far.
         buffers: of every worker, by name.
+        losses: of every part of the last run.
     """
 
     def __init__(
@@ -188,7 +172,7 @@ class ReferenceExecutor:
         # For every tie and stage, what each part found for the copies there.
         self._tied_pending: dict[tuple[int, int], dict[MicrobatchId, Weights]] = defaultdict(dict)
         self._norms: dict[int, Tensor] = {}
-        self._losses: dict[MicrobatchId, float] = {}
+        self.losses: dict[MicrobatchId, float] = {}
         self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(self.stages))
 
     def run(self, count: int, options: RunOptions | None = None) -> dict[MicrobatchId, float]:
@@ -220,10 +204,11 @@ class ReferenceExecutor:
                 case Update(version, contributions):
                     for stage in stages:
                         self._update(stage, version, contributions)
-        return self._losses
+        return self.losses
 
+    @property
     def state(self) -> dict[str, Tensor]:
-        """Return all parameters and buffers by name; of replicas, the first one's buffers."""
+        """All parameters and buffers by name; of replicas, the first one's buffers."""
         state = dict(self._captured.state)
         for stage, replicas in zip(self.stages, self._plan.pipeline.stages, strict=True):
             found = dict(self.buffers[replicas[0]])
@@ -260,7 +245,7 @@ class ReferenceExecutor:
         for output, tensor in passed.outputs.items():
             self._activations[part][StageOutput(stage, output)] = tensor.detach()
         if passed.loss is not None:
-            self._losses[part] = passed.loss.item()
+            self.losses[part] = passed.loss.item()
 
     def _lent(
         self,

@@ -64,12 +64,7 @@ class StageHistory:
     # Which weights a pass uses
 
     def for_forward(self, use: WeightUse, rates: Sequence[float]) -> Weights:
-        """Return the weights of a forward.
-
-        Args:
-            use: of the part.
-            rates: of the updates of this run, for parameters in no group.
-        """
+        """Return the weights of a forward."""
         match self.method.policy:
             case "stash" | "stash-vertical" | "2bw":
                 return self.versions[use.stashed]

@@ -32,11 +32,6 @@ class PresentHosts:
     Once a host is lost, whatever is asked of any host raises that again, until its workers are
     given up.
 
-    Args:
-        workers: how many.
-        place: says where they run.
-        time_limits: of waiting; they may be replaced.
-
     Attributes:
         folder: of the session's files, on this host; every host has it, or a copy.
         hosts: all, in the order of their workers; those whose workers were given up too.

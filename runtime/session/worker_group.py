@@ -15,8 +15,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DRLPPError, HostLost, RunFailure, TrialTimeout, WorkerLost
-from drlpp.runtime.device.device_failures import without_their_gpu
-from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.device.devices import DeviceFacts, without_their_gpu
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Ended, Event, WorkerHost
 from drlpp.runtime.hosts.session_hosts import PlaceWorkers, hosts_for

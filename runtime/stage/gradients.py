@@ -116,11 +116,6 @@ class SharedGradients(Gradients):
     Gradients are copied, not kept: autograd may return one tensor for two weights, or one that is
     being sent to another stage. A weight that no contribution has a gradient for, on any replica,
     gets none, so that the optimizer leaves it alone.
-
-    Args:
-        weights: the parameters.
-        sum_over_replicas: starts a sum over the replicas; None without replication.
-        bucket_bytes: how large a bucket may grow.
     """
 
     def __init__(

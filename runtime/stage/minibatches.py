@@ -112,15 +112,7 @@ def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
 
 
 class StreamedMinibatches(MinibatchSource):
-    """What a worker reads of a stream: chunk after chunk, each as long as any part needs it.
-
-    Args:
-        stream: which.
-        folder: of the session, where the chunks appear.
-        microbatches: parts of a minibatch along its first dimension.
-        device: that minibatches are wanted on.
-        tell: the controller, whenever another chunk is wanted.
-    """
+    """What a worker reads of a stream: chunk after chunk, each as long as any part needs it."""
 
     def __init__(
         self,

@@ -203,10 +203,6 @@ class StageRunner:
     def forward(self, part: MicrobatchId, received: Received) -> Mapping[int, Tensor]:
         """Perform the forward pass of ``part``.
 
-        Args:
-            part: what is processed.
-            received: outputs of earlier stages that this stage reads.
-
         Returns:
             What other stages read, by output.
         """
@@ -407,15 +403,7 @@ class StageRunner:
 
 @dataclass
 class EvaluationRunner:
-    """Forward passes of a stage in evaluation mode, on the weights of the runner that trains it.
-
-    Attributes:
-        program: the stage, cut from the evaluation graph.
-        trained: the same stage in training.
-        minibatches: where inputs and targets come from.
-        losses: of every part.
-        scores: of every part, one number for each sample.
-    """
+    """Forward passes of a stage in evaluation mode, on the weights of the runner that trains it."""
 
     program: StageProgram
     trained: StageRunner

@@ -43,11 +43,6 @@ class StageWeights:
         method: says what is done with gradients.
         optimizer_state: of an earlier run, by parameter name.
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
-
-    Attributes:
-        names: of all weights.
-        groups: that they are in.
-        plans: of the run, by tie.
     """
 
     def __init__(

@@ -16,10 +16,10 @@ from drlpp.runtime.weights.displacements import (
     Trajectory,
 )
 from drlpp.runtime.weights.optimizers import (
+    KERNELS,
     OptimizerState,
     build_optimizer,
-    load_optimizer_state,
-    named_optimizer_state,
+    is_known,
     state_on,
 )
 from drlpp.runtime.weights.policies import Stash, Vanilla, WeightPolicy
@@ -29,7 +29,7 @@ from drlpp.specs.optimizer_spec import GroupMembers, OptimizerSpec, divided
 OWN = -1
 """What weights have in the place of a tie that no other stage holds."""
 
-_POLICY_STATE = "weight_policy"
+_POLICY_STATE, _GROUP = "weight_policy", "group"
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,34 @@ class WeightGroup:
 
     def optimizer_state(self) -> OptimizerState:
         """Return the optimizer's state and the weight policy's by parameter name."""
-        policy = self.policy
-        state = named_optimizer_state(policy.optimizer, self.members.names, policy.weights)
-        for name, known in zip(self.members.names, policy.state(), strict=True):
+        policy, optimizer = self.policy, self.policy.optimizer
+        state: OptimizerState = {}
+        # The rate of the last update, and what an optimizer keeps for all weights together.
+        options = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+        for name, weight, known in zip(
+            self.members.names, policy.weights, policy.state(), strict=True
+        ):
+            state[name] = {**optimizer.state.get(weight, {}), _GROUP: dict(options)}
             if known:
                 state[name][_POLICY_STATE] = known
         return state
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         """Take over what :meth:`optimizer_state` gave, of these weights among others."""
-        weights = self.policy.weights
-        known = {name: dict(state.get(name, {})) for name in self.members.names}
-        of_policy = [known[name].pop(_POLICY_STATE, {}) for name in self.members.names]
-        found = {name: known[name] for name in self.members.names if name in state}
-        load_optimizer_state(self.policy.optimizer, self.members.names, weights, found)
-        self.policy.load_state([state_on(weights[0].device, values) for values in of_policy])
+        policy, optimizer = self.policy, self.policy.optimizer
+        own, of_policy = optimizer.param_groups[0], []
+        for name, weight in zip(self.members.names, policy.weights, strict=True):
+            # The checkpoint may be of another device.
+            kept = state_on(weight.device, state.get(name, {}))
+            of_policy.append(state_on(weight.device, kept.pop(_POLICY_STATE, {})))
+            group = kept.pop(_GROUP, {})
+            options = {k: v for k, v in group.items() if k not in ("params", *KERNELS)}
+            # Of a user's own class it is not known what it keeps.
+            known = is_known(type(optimizer))
+            own.update({k: v for k, v in options.items() if k in own or not known})
+            if kept:
+                optimizer.state[weight] = kept
+        policy.load_state(of_policy)
 
 
 def weight_groups(
@@ -75,15 +88,7 @@ def weight_groups(
     delay: int,
     tie: int = OWN,
 ) -> list[WeightGroup]:
-    """Return the groups of weights that only one stage holds, or of its copies of those of a tie.
-
-    Args:
-        method: names the policy.
-        weights: leaf tensors, which are updated in place, by name.
-        optimizer: with groups of its own, or without.
-        delay: s of the weights in steady state.
-        tie: which, if any.
-    """
+    """Return the groups of a stage's own weights, or of its copies of those of a tie."""
     places = {name: place for place, name in enumerate(weights)}
     groups = []
     for members in divided(optimizer, weights) if weights else ():

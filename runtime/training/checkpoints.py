@@ -25,7 +25,7 @@ from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_tree
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.stage.stage_weights import check_finite
-from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.runtime.training.training_plan import EpochReport
 from drlpp.schedule.actions import MicrobatchId
 
 _INDEX, _FACTS = "checkpoint.json", "training.pt"
@@ -99,11 +99,7 @@ def checked_checkpoint(path: object, saved: Any, state: Mapping[str, Tensor]) ->
 
 
 class CheckpointFile:
-    """Keeps the last checkpoint of a training in one file, which the controller writes.
-
-    Args:
-        path: of the file.
-    """
+    """Keeps the last checkpoint of a training in one file, which the controller writes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -166,10 +162,6 @@ class CheckpointParts:
     Workers write at the same time. The index, written last, makes the parts the checkpoint, and
     those of others, whole or not, are removed. ``checkpoint.json`` in the run's folder is a copy of
     the index.
-
-    Args:
-        location: a folder's path, or a URL that fsspec knows.
-        folder: of the run.
 
     Raises:
         InvalidInput: it cannot be opened, or the run keeps its checkpoint elsewhere.
@@ -276,13 +268,7 @@ def export_weights(checkpoint: str | Path, path: str | Path) -> int:
 def _read_parts(
     location: str, folder: Path, initial: Mapping[str, Tensor]
 ) -> tuple[PartsIndex, dict[str, Any]]:
-    """Return the index, and what all parts have as :class:`CheckpointFile` keeps it.
-
-    Args:
-        location: of the parts.
-        folder: for files on their way.
-        initial: of what no part has.
-    """
+    """Return the index, and what all parts have as :class:`CheckpointFile` keeps it."""
     storage = storage_at(location)
     if not storage.exists(_INDEX):
         raise InvalidFile(f"{location}: holds no checkpoint of drlpp train")

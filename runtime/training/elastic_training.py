@@ -18,7 +18,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.session.measuring import RunMeter, time_ways
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_reports import WorkersChanged, write_change
+from drlpp.runtime.training.training_plan import WorkersChanged, write_change
 
 _MOST_LOSSES = 2
 """Of a worker without a checkpoint in between, after which it is given up."""

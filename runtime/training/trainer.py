@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from drlpp.errors import DRLPPError, InvalidFile, NotFinite, RunFailure
@@ -17,7 +16,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import Progress, RunResult
-from drlpp.runtime.ipc.tensor_file import write_state_dict
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_state_dict
 from drlpp.runtime.session.measuring import RunMeter
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoints import (
@@ -30,12 +29,12 @@ from drlpp.runtime.training.checkpoints import (
 )
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.training_log import TrainingLog, training_log
-from drlpp.runtime.training.training_plan import TrainingPlan
-from drlpp.runtime.training.training_reports import (
+from drlpp.runtime.training.training_plan import (
     EpochReport,
     ProgressReport,
     Stint,
     TrainerCallbacks,
+    TrainingPlan,
 )
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -225,17 +224,12 @@ class Trainer:
 
     def _read_best(self) -> dict[str, Tensor]:
         """Read the weights of the best epoch so far."""
-        state = self.session.captured.state
         try:
-            found: dict[str, Tensor] = torch.load(self.best, weights_only=True)
-            if {n: v.shape for n, v in found.items()} != {n: v.shape for n, v in state.items()}:
-                raise InvalidFile("it has other weights than the model")
-        # Whatever a damaged file makes torch say.
-        except Exception as error:
+            found: dict[str, Tensor] = read_checkpoint(self.best)
+        except InvalidFile as error:
             raise InvalidFile(
-                f"{self.best}: the weights of the best epoch so far cannot be read "
-                f"({' '.join(str(error).split())[:200]}); put the file back, or train in another "
-                "folder"
+                f"the weights of the best epoch so far cannot be read: {error}; put the file back, "
+                "or train in another folder"
             ) from None
         return found
 

@@ -25,8 +25,13 @@ from drlpp.runtime.training.data.given_data import training_data
 from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import EarlyStopping, TrainingPlan, training_settings
-from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
+from drlpp.runtime.training.training_plan import (
+    EarlyStopping,
+    EpochReport,
+    TrainerCallbacks,
+    TrainingPlan,
+    training_settings,
+)
 from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import check_length

@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from drlpp.io.files import reporting_disk_errors
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.session.measuring import timeline_of
-from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.runtime.training.training_plan import EpochReport
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import spans_of, time_use
 

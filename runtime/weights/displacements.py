@@ -271,10 +271,6 @@ class Trajectory(PredictedWeights):
 
     δ_{t+1} = γ · δ_t + (1 − γ) · (W_{t+1} − W_t) follows the weights, and the backward uses
     W_{t+s} − s · δ for the W_t of its forward. γ = D^(1/s), for the stage's s in steady state.
-
-    Args:
-        weights, optimizer: as in :class:`~drlpp.runtime.weights.policies.WeightPolicy`.
-        decay: γ.
     """
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer, decay: float) -> None:

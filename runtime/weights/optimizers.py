@@ -1,4 +1,4 @@
-"""Building torch's optimizers from their description, and naming their state by parameter."""
+"""Building torch's optimizers from their description."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 OptimizerState = dict[str, dict[str, Any]]
 
-_GROUP = "group"
-_KERNELS = ("fused", "foreach")
+KERNELS = ("fused", "foreach")
+"""Options of an optimizer that are chosen for a device."""
+
 _READ_AS_NUMBERS = ("step", "mu_product", "rate")
 
 
@@ -60,38 +61,6 @@ def _kernels(kind: type[Optimizer], weights: Sequence[Tensor], fused: bool) -> d
 def is_known(kind: type[Optimizer]) -> bool:
     """Return whether a class is torch's, or ours, so that its options and state are known."""
     return kind.__module__.partition(".")[0] in {"torch", "drlpp"}
-
-
-def named_optimizer_state(
-    optimizer: Optimizer, names: Sequence[str], weights: Sequence[Tensor]
-) -> OptimizerState:
-    """Return every parameter's state by its name, so that any other placement can take it over."""
-    # The rate of the last update, and what an optimizer keeps for all weights together.
-    options = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
-    return {
-        name: {**optimizer.state.get(weight, {}), _GROUP: dict(options)}
-        for name, weight in zip(names, weights, strict=True)
-    }
-
-
-def load_optimizer_state(
-    optimizer: Optimizer,
-    names: Sequence[str],
-    weights: Sequence[Tensor],
-    state: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Put a state of :func:`named_optimizer_state` into ``optimizer``."""
-    own, known = optimizer.param_groups[0], is_known(type(optimizer))
-    for name, weight in zip(names, weights, strict=True):
-        if name in state:
-            # The checkpoint may be of another device.
-            kept = state_on(weight.device, state[name])
-            group = kept.pop(_GROUP, {})
-            options = {k: v for k, v in group.items() if k not in ("params", *_KERNELS)}
-            # Of a user's own class it is not known what it keeps.
-            own.update({k: v for k, v in options.items() if k in own or not known})
-            if kept:
-                optimizer.state[weight] = kept
 
 
 def state_on(device: torch.device, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -228,10 +228,6 @@ class TiedSums:
     """Gradients of tied weights over stages: what a worker sends, and what it updates by.
 
     Contributions and sums of one worker, between a stage's backwards and its update.
-
-    Args:
-        runners: the worker's stages.
-        take: gives a message that the worker has received, which is not needed again.
     """
 
     def __init__(
@@ -262,11 +258,7 @@ class TiedSums:
         self._runners[stage].update_tied(update.tie, total, update.contributions)
 
     def squared_norm(self, last: int) -> float:
-        """Return what ties add to the norm over all stages, each once: where their root is.
-
-        Args:
-            last: the last minibatch of the update.
-        """
+        """Return what ties add to the norm over all stages, each once: where their root is."""
         return sum(
             squared_norm_of(self._total(stage, tie, last)[:-1])
             for stage, runner in self._runners.items()

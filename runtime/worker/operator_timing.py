@@ -86,15 +86,8 @@ def time_operators(
 ) -> OperatorTimes:
     """Train the model in all ways that a profile wants.
 
-    Args:
-        command: what to run.
-        state: parameters and buffers, by name.
-        minibatches: inputs and targets.
-        accelerator: to measure.
-        speed: of this worker; a slower one sleeps after every pass, of operators alone excepted, as
-            it does when it trains, and finds its caches as it will find them then.
-        connections: with the workers that measure at the same time, to sum gradients with them.
-        tell: called now and then, between what is timed.
+    A slower worker sleeps after every pass, of operators alone excepted, as it does when it trains,
+    and finds its caches as it will find them then.
     """
     device = accelerator.device
     trainings: Mapping[str, TimedTraining]

@@ -25,13 +25,8 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, divided, settled
 class PlainLoop:
     """Trains a module as a user would: forward, backward and, when it is due, an update.
 
-    Args:
-        task: the module, which is moved to the device, and its loss.
-        method: precision, clipping, accumulation and whether it is compiled are taken from it.
-        optimizer: updates the weights.
-        accelerator: that computes.
-        speed: below 1 it rests after every pass, as workers do that emulate accelerators.
-        name: of the loop, for an error that memory does not suffice.
+    Of the method, precision, clipping, accumulation and whether it is compiled count. Below speed 1
+    it rests after every pass, as workers do that emulate accelerators.
     """
 
     def __init__(

@@ -27,8 +27,7 @@ from drlpp.errors import (
     WorkerLost,
 )
 from drlpp.runtime.comm.connections import broken_connection
-from drlpp.runtime.device.device_failures import device_failure
-from drlpp.runtime.device.devices import is_out_of_memory
+from drlpp.runtime.device.devices import device_failure, is_out_of_memory
 from drlpp.runtime.ipc.channel import Channel, join_store
 from drlpp.runtime.ipc.protocol import Stop, WorkerSpec
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller

@@ -99,7 +99,7 @@ def reference_state(
     for step in range(STEPS):
         first = step * together
         executor.run(together, RunOptions(order=order(captured)[first:], first_minibatch=first))
-    return executor.state()
+    return executor.state
 
 
 @pytest.mark.system

@@ -21,8 +21,7 @@ from drlpp.racing.to_loss import RaceData
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import TrainingPlan
-from drlpp.runtime.training.training_reports import TrainerCallbacks
+from drlpp.runtime.training.training_plan import TrainerCallbacks, TrainingPlan
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method

@@ -21,8 +21,7 @@ from drlpp.racing.to_loss import RaceData, keep_winner, race_to_loss
 from drlpp.racing.training_race import Curve, Training, TrainingRace
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import TrainingPlan
-from drlpp.runtime.training.training_reports import TrainerCallbacks
+from drlpp.runtime.training.training_plan import TrainerCallbacks, TrainingPlan
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster

@@ -28,14 +28,7 @@ _MOST_HASHED_BYTES = 64 * 2**20
 
 
 class SamplesInMemory(TrainingData):
-    """Samples that every worker holds, in an order of each epoch's own.
-
-    Args:
-        name: by which the data can be loaded again; None if they have none.
-        data: to train and evaluate on.
-        batch_size: of the model as it was captured.
-        seed: of the order.
-    """
+    """Samples that every worker holds, in an order of each epoch's own."""
 
     def __init__(self, name: str | None, data: Data, batch_size: int, seed: int) -> None:
         self.name = name or "in memory"

@@ -23,7 +23,6 @@ from drlpp.runtime.loading.loaders import (
     Unpacker,
     generators_of,
     iterate,
-    known_samples,
     preserve_rng_state,
 )
 from drlpp.runtime.session.session import ClusterSession
@@ -62,12 +61,7 @@ def evaluation_order(samples: int, batch_size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class HeldOutCount:
-    """How many held-out samples there are, and means over them.
-
-    Attributes:
-        samples: all of them, each once.
-        batch_size: samples of a minibatch.
-    """
+    """How many held-out samples there are, and means over them."""
 
     samples: int
     batch_size: int
@@ -179,15 +173,7 @@ class LoadedData(TrainingData):
     Torch's global generator is seeded for the training loader in every epoch. Generators of the
     loader's own continue from epoch to epoch, and a checkpoint holds their state at the start of
     its epoch: to resume in the middle, the loader begins the epoch anew, and what was done is
-    skipped.
-
-    Args:
-        name: for the record of a run.
-        loaders: of minibatches to train on, and of samples to evaluate on.
-        unpacker: makes minibatches of what they give.
-        minibatches: of an epoch; None for all that the loader gives.
-        seed: of the order.
-        note: called with a sentence about what is left out.
+    skipped. Without a number of ``minibatches`` an epoch is all that the loader gives.
 
     Raises:
         InvalidInput: what the loader gives does not suit the model.
@@ -214,7 +200,7 @@ class LoadedData(TrainingData):
         self._check_first(self._train, TRAINING)
         if self._held_out is not None:
             self._check_first(self._held_out, HELD_OUT)
-        samples, known = self._known_samples(self._train), None
+        samples, known = self._unpack.known_samples(self._train), None
         # The loader's own attribute is None where it was given a sampler of batches.
         batch_size = getattr(self._train.batch_sampler, "batch_size", None)
         if samples is not None and batch_size == self.batch_size:
@@ -339,9 +325,6 @@ class LoadedData(TrainingData):
         if name == TRAINING and len(samples) > self.batch_size:
             raise self._too_large(samples)
 
-    def _known_samples(self, loader: Loader) -> int | None:
-        return known_samples(loader) if self._unpack.keeps_count else None
-
     def _count_minibatches(self) -> int:
         self._note(
             "the training loader is read once to count its minibatches; where it never ends, "
@@ -353,7 +336,7 @@ class LoadedData(TrainingData):
     def _count_held_out(self) -> int:
         if self._held_out is None:
             return 0
-        count = self._known_samples(self._held_out)
+        count = self._unpack.known_samples(self._held_out)
         if count is not None:
             return count
         count = 0

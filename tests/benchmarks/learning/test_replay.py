@@ -86,10 +86,10 @@ def test_minibatches_that_flush_come_before_late_ones(captured: CapturedModel) -
     wanted.run(MINIBATCHES - 5, later)
     replay = Replay(captured, placement, method, SGD, minibatches, rates, synchronous=5)
     assert len(list(replay.run())) == MINIBATCHES
-    assert largest_difference({**wanted.state(), **replay.weights}, wanted.state()) < 1e-9
+    assert largest_difference({**wanted.state, **replay.weights}, wanted.state) < 1e-9
     without = Replay(captured, placement, method, SGD, minibatches, rates)
     assert len(list(without.run())) == MINIBATCHES
-    assert largest_difference({**wanted.state(), **without.weights}, wanted.state()) > 1e-4
+    assert largest_difference({**wanted.state, **without.weights}, wanted.state) > 1e-4
 
 
 def test_a_flushed_norm_is_of_all_stages(captured: CapturedModel) -> None:

@@ -32,7 +32,7 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.training.checkpoints import checked_checkpoint
-from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.runtime.training.training_plan import EpochReport
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -17,8 +17,13 @@ from drlpp.errors import InvalidCluster, InvalidInput, ModelError, OutOfMemory, 
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device import devices
-from drlpp.runtime.device.device_failures import DEVICE_FAILURES, without_their_gpu
-from drlpp.runtime.device.devices import DeviceFacts, accelerator_of, device_among
+from drlpp.runtime.device.devices import (
+    DEVICE_FAILURES,
+    DeviceFacts,
+    accelerator_of,
+    device_among,
+    without_their_gpu,
+)
 from drlpp.runtime.stage.passes import operators
 from drlpp.runtime.worker.worker_process import failed
 

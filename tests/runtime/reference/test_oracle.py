@@ -248,7 +248,7 @@ def test_pipemares_warm_up_switches_without_a_restart(
         reference.run(count, options)
         session.run(deployment, count, options)
     state, _ = session.collect(deployment)
-    assert largest_difference(state, reference.state()) < 1e-9
+    assert largest_difference(state, reference.state) < 1e-9
 
 
 def _check(

@@ -239,9 +239,9 @@ def test_the_best_epoch_gives_the_weights_also_after_a_kill(
     assert [report.held_out_loss for report in rest.epochs] == losses
 
 
-@pytest.mark.parametrize("damaged", [None, {"other": torch.zeros(2)}])
+@pytest.mark.parametrize("damaged", [None, b"no weights"])
 def test_the_weights_of_the_best_epoch_are_looked_for_before_training_goes_on(
-    captured: CapturedModel, tmp_path: Path, damaged: dict[str, torch.Tensor] | None
+    captured: CapturedModel, tmp_path: Path, damaged: bytes | None
 ) -> None:
     options = {"early_stopping": EarlyStopping(), "out": tmp_path}
     document = placement_file(captured, 0)
@@ -249,10 +249,12 @@ def test_the_weights_of_the_best_epoch_are_looked_for_before_training_goes_on(
     best = tmp_path / "best.pt"
     best.unlink()
     if damaged is not None:
-        torch.save(damaged, best)
+        best.write_bytes(damaged)
     seen: list[EpochReport] = []
     observer = TrainerCallbacks(on_epoch=seen.append)
     again = PipelineTrainer(document, resume=True, observer=observer, **options)
-    with pytest.raises(InvalidFile, match=r"best.pt: the weights of the best epoch so far cannot"):
+    with pytest.raises(
+        InvalidFile, match=r"the weights of the best epoch so far cannot be read: .*best.pt: "
+    ):
         again.fit(DATA, epochs=3)
     assert not seen

@@ -11,7 +11,7 @@ from drlpp.errors import InvalidInput, TrialTimeout
 from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.training_log import training_log
-from drlpp.runtime.training.training_reports import WorkersChanged, write_change
+from drlpp.runtime.training.training_plan import WorkersChanged, write_change
 from drlpp.schedule.method import Method
 from drlpp.specs.data import load_data
 from drlpp.specs.learning_rate import LearningRateSchedule

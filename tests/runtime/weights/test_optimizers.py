@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from drlpp.runtime.weights.optimizers import (
-    build_optimizer,
-    load_optimizer_state,
-    named_optimizer_state,
-)
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.runtime.stage.weight_group import OWN, WeightGroup
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.weights.policies import WeightPolicy
+from drlpp.specs.optimizer_spec import GroupMembers, OptimizerSpec
 
 NAMES = ["matrix", "vector", "scalar", "untouched"]
 
@@ -43,6 +41,15 @@ def _weights() -> list[Tensor]:
     return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
 
 
+def _group(spec: OptimizerSpec, names: list[str], policy: WeightPolicy) -> WeightGroup:
+    return WeightGroup(
+        OWN,
+        GroupMembers(tuple(names), spec, spec.rate, spec.rate),
+        tuple(range(len(names))),
+        policy,
+    )
+
+
 def _train(optimizer: Optimizer, weights: list[Tensor], steps: range) -> None:
     for step in steps:
         generator = torch.Generator().manual_seed(step)
@@ -61,7 +68,7 @@ def test_training_goes_on_from_a_stored_state(
     optimizer = build_optimizer(spec, weights, fused=fused)
     _train(optimizer, weights, range(7))
     file = io.BytesIO()
-    torch.save(named_optimizer_state(optimizer, NAMES, weights), file)
+    torch.save(_group(spec, NAMES, WeightPolicy(weights, optimizer)).optimizer_state(), file)
     kept = [weight.detach().clone() for weight in weights]
     _train(optimizer, weights, range(7, 12))
 
@@ -70,9 +77,8 @@ def test_training_goes_on_from_a_stored_state(
     file.seek(0)
     # Another placement may list a stage's parameters in another order.
     order = [2, 0, 3, 1]
-    load_optimizer_state(
-        again, [NAMES[k] for k in order], [resumed[k] for k in order], torch.load(file)
-    )
+    policy = WeightPolicy([resumed[k] for k in order], again)
+    _group(spec, [NAMES[k] for k in order], policy).load_optimizer_state(torch.load(file))
     _train(again, resumed, range(7, 12))
     for one, other, before in zip(resumed[:-1], weights[:-1], kept[:-1], strict=True):
         assert torch.equal(one, other)
@@ -85,10 +91,11 @@ def test_a_state_brings_no_weights() -> None:
     optimizer = build_optimizer(OptimizerSpec.parse("adam"), weights)
     weights[0].grad = torch.ones_like(weights[0])
     optimizer.step()
-    state = named_optimizer_state(optimizer, ["matrix"], weights)
+    spec = OptimizerSpec.parse("adam")
+    state = _group(spec, ["matrix"], WeightPolicy(weights, optimizer)).optimizer_state()
     state["matrix"]["group"] |= {"params": [], "other": 1}
     again = build_optimizer(OptimizerSpec.parse("adam"), weights)
-    load_optimizer_state(again, ["matrix"], weights, state)
+    _group(spec, ["matrix"], WeightPolicy(weights, again)).load_optimizer_state(state)
     assert again.param_groups[0].keys() == optimizer.param_groups[0].keys()
     assert again.param_groups[0]["params"] == weights
     assert torch.equal(again.state[weights[0]]["exp_avg"], state["matrix"]["exp_avg"])

@@ -12,7 +12,7 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.protocol import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
-from drlpp.runtime.reference.reference import ReferenceResult
+from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import largest_difference
 
@@ -31,7 +31,7 @@ class TrainedTwice:
     deployment: Deployment
     results: Mapping[int, RunResult]
     state: Mapping[str, Tensor]
-    reference: ReferenceResult
+    reference: ReferenceExecutor
 
     @property
     def difference(self) -> float:

@@ -11,7 +11,7 @@ from drlpp.io.files import read_lines
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.runtime import Deployment, TrainerCallbacks
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_reports import WorkersChanged
+from drlpp.runtime.training.training_plan import WorkersChanged
 
 
 def changes_in(folder: Path) -> tuple[WorkersChanged, ...]:

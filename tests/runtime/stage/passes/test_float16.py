@@ -18,7 +18,7 @@ from drlpp.models.task import Task
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, PipelineTrainer, RunOptions, TrainerCallbacks
-from drlpp.runtime.reference.reference import ReferenceResult
+from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.against_reference import train_twice
@@ -80,7 +80,7 @@ def _both(
     placement: Placement,
     method: Method,
     optimizer: OptimizerSpec,
-) -> ReferenceResult:
+) -> ReferenceExecutor:
     """Train on the workers and with the reference, which has to come to the same."""
     options = RunOptions(order=_order())
     candidate, minibatches = Candidate(placement, method), Minibatches(*_samples())
