@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.workload import Workload
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.best_cuts import best_cuts, narrow_order, taken_by_kind, taken_in_turns
 from drlpp.planners.search.moves import random_order, random_placement
-from drlpp.specs.cluster import local_cluster
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from tests.support.strategies.graphs import chain_of
 from tests.support.strategies.problems import check_placement, problems
 
 SEEDS = st.integers(0, 99)
@@ -104,6 +106,22 @@ def test_no_cut_of_an_order_is_quicker_within_the_limit(
         assert max(seconds for seconds, _ in each) <= limit * (1 + 1e-9)
         assert through == pytest.approx([time for _, time in each])
         assert sum(through) == pytest.approx(quickest)
+
+
+def test_a_stage_sends_to_its_neighbours_alone() -> None:
+    """The first host is slow to reach, which is nothing to the third."""
+    link, slow = (Link(bandwidth_bytes_per_second=bandwidth) for bandwidth in (4.0, 0.5))
+    hosts = (
+        Host(name="slow", accelerators=1, network=slow),
+        *(Host(name=name, accelerators=1) for name in ("near", "far")),
+    )
+    cluster = Cluster(hosts=hosts, within_host=link, between_hosts=link)
+    _, profile = chain_of(seconds=[3] * 3, parameter_bytes=[0] * 3, output_bytes=[8] * 3)
+    problem = PlanningProblem(Workload.of(profile), cluster, replicate=False)
+    found = best_cuts(problem, [0, 1, 2], taken_in_turns(problem, [0, 1, 2]))
+    (through,) = (each for state, each in found if len(state.holders) == 3)
+    # What comes in: outputs forward, and gradients back.
+    assert through == pytest.approx([3 + 8 / 0.5, 3 + 16 / 0.5, 3 + 8 / 4])
 
 
 SPEEDS = st.lists(st.sampled_from([0.5, 1.0]), min_size=2, max_size=4)

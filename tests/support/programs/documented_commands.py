@@ -5,7 +5,7 @@ A block is what stands between fences. Its label says what it is: ``sh`` and ``p
 above a fence, which a reader of the source sees, say more:
 
 ``<!-- not run: REASON -->``
-    it needs hardware (or other things that a test lacks), or takes long; no other reason counts.
+    it needs hardware (or other things that a test lacks), or takes long.
 ``<!-- file: NAME -->``
     it is a file that the reader writes.
 ``<!-- run with: OPTIONS -->``
@@ -21,20 +21,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-PROGRAMS = ("drlpp", "python", "torchrun", "make", "pip", "sudo", "export", "until", "tensorboard")
 
 _FENCE = re.compile(r"```(\w*)$")
 _MARK = re.compile(r"<!-- (not run|file|run with)(?:: (.+))? -->$")
 _INSTEAD = re.compile("(.+) instead of (.+)")
-_REASON = re.compile("needs .+|.*takes .*(minute|hour).*|.* of an hour")
 _RUN = ("sh", "python")
-_KNOWN = (*_RUN, "yaml", "text")
 
 
 @dataclass(frozen=True)
@@ -50,27 +46,6 @@ class Block:
     def is_run(self) -> bool:
         """Whether it is a command or a snippet that nothing keeps from being run."""
         return self.label in _RUN and not {"not run", "file"} & self.marks.keys()
-
-    @property
-    def problems(self) -> Iterator[str]:
-        """What is wrong with its label and marks."""
-        if self.label not in _KNOWN:
-            yield f"{self.place}: a block with the label {self.label!r}; there are {_KNOWN}"
-        if self.label == "yaml" and not {"not run", "file"} & self.marks.keys():
-            yield f"{self.place}: say what file this is, or why it is not read"
-        if self.label == "text" and self.text.lstrip("$ ").startswith(PROGRAMS):
-            yield f"{self.place}: a command with the label of output"
-        for mark, detail in self.marks.items():
-            if not detail:
-                yield f"{self.place}: the mark {mark!r} with {detail!r}"
-        reason = self.marks.get("not run")
-        if reason and not _REASON.fullmatch(reason):
-            yield f"{self.place}: not run: {reason!r}; expected 'needs …' or 'takes … hours'"
-        if self.is_run:
-            try:
-                self.as_run()
-            except ValueError as error:
-                yield f"{self.place}: {error}"
 
     def as_run(self) -> str:
         """The text that is run.
@@ -113,17 +88,6 @@ def blocks_of(document: str) -> list[Block]:
         elif marks:
             raise ValueError(f"{document}:{number}: a mark that no block follows: {marks}")
     return blocks
-
-
-def commands_without_fence(document: str) -> list[str]:
-    """Lines that are indented, and so code, and begin with a program."""
-    inside = False
-    found = []
-    for line in (ROOT / document).read_text().splitlines():
-        inside ^= line.startswith("```")
-        if not inside and re.match(rf"    ({'|'.join(PROGRAMS)}) ", line):
-            found.append(line)
-    return found
 
 
 def lay_out(folder: Path) -> None:
