@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks.__main__ import STUDIES, app, chosen, page_of, study_of
+from benchmarks.__main__ import STUDIES, chosen, page_of, study_of
 from benchmarks.study import Row, Study, read_csv, write_csv
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import Record
@@ -102,13 +101,6 @@ def test_the_smallest_case_runs(name: str, tmp_path: Path) -> None:
     write_csv(tmp_path / "one.csv", [row])
     assert read_csv(tmp_path / "one.csv", study.row) == [row]
     assert page_of(study, [row])
-
-
-def test_the_list_names_every_study_and_those_without_rows() -> None:
-    lines = CliRunner().invoke(app, ["list"], catch_exceptions=False).output.splitlines()
-    found = {line.split()[0]: line for line in lines if line.split()[:1]}
-    assert found.keys() >= STUDIES.keys()
-    assert {name for name in STUDIES if found[name].rstrip().endswith("none")} == WITHOUT_ROWS
 
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *BENCHMARKS.rglob("*.md")]

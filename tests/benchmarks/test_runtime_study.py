@@ -2,9 +2,7 @@
 
 import pytest
 
-from benchmarks.models import MODELS, SMALL_MODELS, placement_of, reference
 from benchmarks.runtime import DEEPER, PIPEOPTIM, STUDY, VANILLA
-from drlpp.capturing.capture import capture
 from drlpp.torch_versions import older_than
 
 
@@ -29,17 +27,3 @@ def test_all_train_to_the_same_weights_and_are_timed() -> None:
     # Faster than its busiest worker computes no pipeline can be, but for where the window's edges
     # cut; and no worker has been asleep for nothing.
     assert all(0 < way.busiest_seconds[0] < 2 * way.seconds[0] for way in found.ways)
-
-
-def test_blocks_are_cut_where_a_case_says() -> None:
-    captured = capture(reference("convolutions", SMALL_MODELS["convolutions"]))
-    placement = placement_of(captured.graph, (3, 1, 4), (1, 2, 1))
-    assert placement.configuration == "1-2-1"
-    modules = [
-        {captured.graph.operators[i].module.split(".")[0] for i in stage.operators}
-        for stage in placement.stages
-    ]
-    assert modules == [{"0", "1", "2"}, {"3"}, {"4", "5", "6", "7"}]
-    cases = STUDY.cases(None, short=False)
-    assert len(cases) == 12 * len(MODELS)
-    assert all(sum(case.blocks) == 8 for case in cases)

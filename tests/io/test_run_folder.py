@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from drlpp.errors import InvalidInput
-from drlpp.io.progress_lines import ProgressLines, TimeLeft, shown
+from drlpp.io.progress_lines import ProgressLines, shown
 from drlpp.io.run_folder import LOCK_NAME, locked_folder, open_run_folder
 
 SETTINGS = {"model": "alexnet", "seed": 0}
@@ -187,18 +187,6 @@ def test_a_line_follows_another_after_some_seconds_and_the_last_is_not_lost() ->
     assert written == ["0 of 8", "3 of 8", "6 of 8", "7 of 8"]
     lines.close()
     assert len(written) == 4
-
-
-def test_the_time_left_is_of_what_was_seen() -> None:
-    now = 0.0
-    left, resumed = TimeLeft(clock=lambda: now), TimeLeft(clock=lambda: now)
-    assert left.text(0, 10) == "–"
-    now = 30.0
-    assert left.text(2, 10) == "2:00"
-    assert resumed.text(6, 10) == "–", "how long these took nobody has seen"
-    now = 40.0
-    assert resumed.text(7, 10) == "0:30"
-    assert left.text(10, 10) == "0:00"
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -7,7 +7,6 @@ import pytest
 import torch
 from pandas import DataFrame
 
-from benchmarks.deep_models import even_stages
 from benchmarks.learning import study as learning
 from benchmarks.learning.study import (
     Case,
@@ -18,15 +17,11 @@ from benchmarks.learning.study import (
     next_powers,
     reached,
     shuffled,
-    spec_of,
 )
 from benchmarks.learning.tasks import TASKS
-from benchmarks.learning.to_loss import DIVIDED, METHODS, PLAIN, method_of, optimizer_of
+from benchmarks.learning.to_loss import DIVIDED, PLAIN
 from benchmarks.learning.to_loss import STUDY as TO_LOSS
-from drlpp.capturing.capture import capture
-from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
-from drlpp.schedule.pipeline import Pipeline
 
 GPIPE = Method(schedule="gpipe", policy="sync")
 METHODS_OF_STUDY = {"GPipe": GPIPE, **dict.fromkeys(("soon", "late", "lost"), Method())}
@@ -156,18 +151,6 @@ def test_a_run_is_plain_training_where_nothing_is_late() -> None:
             outputs = module(*data.test.inputs)
         losses.append(torch.nn.functional.cross_entropy(outputs, data.test.targets).item())
     assert [point.loss for point in points] == pytest.approx(losses, rel=1e-4)
-
-
-def test_every_method_can_run_at_every_depth() -> None:
-    for name in METHODS:
-        for depth in (2, 16):
-            method = method_of(name, depth, 400)
-            pipeline = Pipeline.straight(*[1] * (1 if method.flushes else depth))
-            assert stage_delays(pipeline, method), name
-        if optimizer_of(name) != "muon" or hasattr(torch.optim, "Muon"):
-            assert spec_of(optimizer_of(name), 1).rate == 0.002
-    placement = even_stages(capture(TASKS["library"].reference).graph, 16)
-    assert placement.configuration == "-".join("1" * 16)
 
 
 def test_tables_of_the_rows_in_git() -> None:

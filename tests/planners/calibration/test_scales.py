@@ -30,14 +30,6 @@ def test_scales_are_those_that_made_the_observations(declared: float, noise: flo
     assert found == pytest.approx((declared, noise), rel=1.01)
 
 
-def test_without_observations_scales_are_around_1() -> None:
-    empty = numpy.zeros((0, 0))
-    posterior = ScalesPosterior(numpy.zeros(0), ((empty, DECLARED),), empty)
-    assert posterior.most_probable == (1.0,)
-    draw = numpy.random.default_rng(0)
-    assert {posterior.sample(draw)[0] for _ in range(200)} > {0.25, 0.5, 1.0, 2.0}
-
-
 def test_declarations_that_fit_are_believed_and_others_are_not() -> None:
     profile = generate("chain", 16, 3)
     placement = Placement.from_assignment([o // 2 for o in range(16)], list(range(8)))
