@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -28,6 +28,7 @@ from drlpp.planners.exact.exact import exact
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage
 from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, Vary, search
+from drlpp.planners.side_by_side import side_by_side
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
 
@@ -72,6 +73,24 @@ _AS_FAST = 1.01
 
 _ALL_COUNTS = 32
 """Accelerators up to which data parallelism is proposed for every number of them."""
+
+
+_SEARCHES = 4
+"""From one seed a search may end in a basin: on slow links what several find is up to 16% apart."""
+
+_LONG_SEARCH_SECONDS = 2.0
+"""If a search takes longer, the others are made on several cores."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search found, or why nothing, and how many candidates it looked at."""
+
+    plan: Plan | None = None
+    seconds: float = math.inf
+    judged: int = 0
+    played: int = 0
+    obstacle: str = ""
 
 
 def best_plan(
@@ -230,9 +249,17 @@ def _searched(
     if begin_with is None:
         with suppress(InvalidInput):
             plans = baseline_plans(problem, space)
-    judge = Judge(problem, space)
-    best = search(judge, starts_of(space, plans), limits, problem.seed)[0]
-    solved = judge.problem_of(best.method)
+    judge, starts = Judge(problem, space), starts_of(space, plans)
+    first, *others = range(problem.seed, problem.seed + (_SEARCHES if limits is None else 1))
+    begin = time.perf_counter()
+    found = [_found(judge, starts, limits, first)]
+    worth_it = time.perf_counter() - begin > _LONG_SEARCH_SECONDS
+    tasks = [(judge, starts, limits, seed) for seed in others]
+    found += side_by_side(_found, tasks, worth_it=worth_it)
+    fastest = min(found, key=lambda one: one.seconds)
+    if fastest.plan is None:
+        raise NothingFits(fastest.obstacle)
+    best, solved = fastest.plan, judge.problem_of(fastest.plan.method)
     best = _with_played(best, _played(solved, best.placement, best.method))
     # The rule of another method has another bound. It knows no depth, but less depth needs less
     # memory.
@@ -243,9 +270,19 @@ def _searched(
     return replace(
         best,
         lower_bound=max((plan.lower_bound for plan in plans), default=0.0) if same else 0.0,
-        note=f"{judge.judged:,} candidates were judged, {judge.played:,} of them simulated",
+        note=f"{sum(one.judged for one in found):,} candidates were judged, "
+        f"{sum(one.played for one in found):,} of them simulated",
         others=tuple(plans),
     )
+
+
+def _found(judge: Judge, starts: Sequence[Candidate], limits: Limits | None, seed: int) -> _Found:
+    judge = judge.anew()
+    try:
+        plan = search(judge, starts, limits, seed)[0]
+    except NothingFits as error:
+        return _Found(obstacle=str(error))
+    return _Found(plan, plan.seconds_per_minibatch, judge.judged, judge.played)
 
 
 def _simulated(problem: PlanningProblem, space: Space, proposed: Iterable[Plan]) -> list[Plan]:

@@ -8,14 +8,9 @@ a draw, so what all are off by together does not matter.
 from __future__ import annotations
 
 import math
-import os
-import signal
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from threading import Thread
-from typing import TypeVar
 
 import numpy
 
@@ -24,6 +19,7 @@ from drlpp.errors import NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.planners.calibration.surrogate import Surrogate
 from drlpp.planners.search import Limits, search
+from drlpp.planners.side_by_side import side_by_side
 
 CLOSE = 1.01
 """A candidate whose seconds are no more than this many times another's is as good."""
@@ -35,17 +31,6 @@ a search of its own nothing seems to be faster, and one is too sure."""
 
 _THOROUGH = 4
 """In so many draws there is a long search as well, which finds what brief ones overlook."""
-
-Result = TypeVar("Result")
-
-_MOST_PROCESSES = 8
-"""Each takes some hundred megabytes; more than about six searches at once do not help."""
-
-_IDLE_SECONDS = 60.0
-"""After which a process ends that has nothing to do."""
-
-_LOOKING_SECONDS = 1.0
-"""How often a process looks whether the one that asks is still there."""
 
 PLENTY = 0.03
 """Where brief searches have shown that so much is to gain, the next measurement tells more than
@@ -203,50 +188,3 @@ def _judged(
     least = seconds_of(incumbent)
     others = {candidate: seconds_of(candidate, least) for candidate in candidates}
     return {incumbent: least, **others}
-
-
-def side_by_side(
-    function: Callable[..., Result], tasks: Sequence[tuple[object, ...]], *, worth_it: bool
-) -> list[Result]:
-    """Return what a function gives for each of some arguments, in their order.
-
-    Args:
-        function: found by its name in a module, and its result depends on its arguments alone:
-            they are copied to another process.
-        tasks: the arguments.
-        worth_it: whether it takes so long that it is done in processes, one for each core; they
-            import some modules when they start, and end when nobody asks for long.
-    """
-    # Behind everything that needs no processes.
-    from loky import BrokenProcessPool, cpu_count, get_reusable_executor
-
-    processes = min(cpu_count(), len(tasks), _MOST_PROCESSES)
-    if worth_it and processes > 1:
-        pool = get_reusable_executor(
-            max_workers=processes,
-            timeout=_IDLE_SECONDS,
-            initializer=_begin,
-            initargs=(os.getpid(),),
-        )
-        try:
-            return list(pool.map(function, *zip(*tasks, strict=True)))
-        except BrokenProcessPool:
-            # One was ended from outside, as where memory is short: this process can do it, too.
-            pool.shutdown(kill_workers=True)
-        except BaseException:
-            # Nobody asks for the others any more.
-            pool.shutdown(kill_workers=True)
-            raise
-    return [function(*task) for task in tasks]
-
-
-def _begin(asking: int) -> None:
-    """Begin a process: it leaves Ctrl-C to the one that asks, and does not outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with, args=(asking,), daemon=True).start()
-
-
-def _end_with(asking: int) -> None:
-    while os.getppid() == asking:
-        time.sleep(_LOOKING_SECONDS)
-    os._exit(1)

@@ -29,13 +29,14 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel
-from drlpp.planners.calibration.belief import CLOSE, PLENTY, Belief, side_by_side
+from drlpp.planners.calibration.belief import CLOSE, PLENTY, Belief
 from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.calibration.surrogate import DiscrepancyPosterior, Surrogate
 from drlpp.planners.planning import baseline_plans, starts_of
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Limits, Space, search
 from drlpp.planners.search.moves import PlacementState, neighbour
+from drlpp.planners.side_by_side import side_by_side
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 _REMEMBERED = 16

@@ -15,13 +15,14 @@ from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage
-from drlpp.planners.calibration.belief import Belief, side_by_side
+from drlpp.planners.calibration.belief import Belief
 from drlpp.planners.calibration.calibration import Calibration, drawn_factors, link_factors
 from drlpp.planners.calibration.recalibration import Options, Recalibration
 from drlpp.planners.calibration.surrogate import Surrogate
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Limits, Space
 from drlpp.planners.search.moves import random_placement
+from drlpp.planners.side_by_side import side_by_side
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
