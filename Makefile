@@ -1,7 +1,7 @@
 # Everything a newcomer needs: `make train` and `make test` work on a fresh clone.
 PYTHON ?= python3
 MODEL ?= alexnet
-SPEEDS ?= 1,0.75,0.5,0.5
+SPEEDS ?= examples/ethernet.yaml
 OUT ?= runs/$(MODEL)$(if $(SPEEDS),,-here)
 ARGUMENTS ?= --budget 8 --minibatches 12 --repetitions 1 --finalists 2 --rounds 5
 
@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 .PHONY: train test test-system test-checkers test-parsers test-slow compatibility lint bench gpu docs wheel clean
 
 # The main job, short: learn a placement, and race it with everything that a user has without. It
-# emulates four unequal accelerators; `make train SPEEDS=` measures this machine's own cores. A run that
+# emulates four unequal accelerators on slow links; `make train SPEEDS=` measures this machine's own cores. A run that
 # was interrupted continues.
 train: $(VENV)/installed
 	$(BIN)/python train_agent.py $(MODEL) --out $(OUT) --resume $(if $(SPEEDS),--speeds $(SPEEDS)) $(ARGUMENTS)
