@@ -18,12 +18,15 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.reference_weights import (
+    DelayedGradients,
+    RandomDelays,
     ReferenceStage,
     StageHistory,
     Weights,
@@ -62,9 +65,10 @@ def run_reference(
     optimizer: OptimizerSpec,
     seed: int = 0,
     options: RunOptions | None = None,
+    delays: RandomDelays | None = None,
 ) -> ReferenceExecutor:
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
-    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed)
+    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed, delays)
     executor.run(count, options)
     return executor
 
@@ -83,6 +87,11 @@ class PassedForward:
 class ReferenceExecutor:
     """A placement in this process, which can be run several times, the pipeline empty in between.
 
+    Args:
+        delays: let every gradient that a stage computes be applied after a random delay, on top of
+            what the method itself delays; with a method that flushes this is Hogwild-style
+            asynchrony (pipemare, appendix E).
+
     Attributes:
         stages: in order, with their weights so far.
         buffers: of every worker, by name.
@@ -97,6 +106,7 @@ class ReferenceExecutor:
         method: Method,
         optimizer: OptimizerSpec,
         seed: int = 0,
+        delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
         optimizer = settled(optimizer, captured.trained, captured.aliases)
@@ -110,6 +120,11 @@ class ReferenceExecutor:
         steady = self._plan.schedule(2 * self._round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
         tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
+        if delays and tied_delays:
+            raise InvalidInput(
+                "random delays are for stages that share no parameter; put the operators that "
+                "share one into one stage"
+            )
         values = captured.state | captured.constants
 
         def history(names: Collection[str], delay: int) -> StageHistory:
@@ -124,6 +139,7 @@ class ReferenceExecutor:
             ReferenceStage(
                 program,
                 history(alone(program), delay),
+                DelayedGradients(delays, stage) if delays else None,
                 tied={
                     tie.number: {
                         worker: history(program.ties[tie.number], tied_delay)
@@ -372,11 +388,17 @@ class ReferenceExecutor:
         gradient = self._mean(stage)
         del self._pending[stage]
         rate = self._rates[stage][version - 1]
-        made = self._make(history, gradient, self._norms.get(version), rate)
+        arriving = self.stages[stage].arriving
+        made = self._make(history, gradient, self._norms.get(version), rate, arriving)
         self.stages[stage].skipped_updates += not made
 
     def _make(
-        self, history: StageHistory, gradient: Weights, norm: Tensor | None, rate: float
+        self,
+        history: StageHistory,
+        gradient: Weights,
+        norm: Tensor | None,
+        rate: float,
+        arriving: DelayedGradients | None = None,
     ) -> bool:
         """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
         # No part reaches back further than to the oldest version that one in flight has met.
@@ -390,6 +412,9 @@ class ReferenceExecutor:
         if self._method.clip_norm and norm is not None:
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
+        if arriving is not None:
+            gradient, factor = arriving.next(gradient)
+            rate *= factor
         history.update(gradient, rate, needed_from)
         return True
 

@@ -7,6 +7,9 @@ from gradients and versions that are kept, where the workers read an optimizer's
 
 from __future__ import annotations
 
+import math
+import random
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -234,6 +237,62 @@ def _average(
     second[name] = beta2 * second[name] + (1 - beta2) * gradient * gradient.conj()
 
 
+@dataclass(frozen=True)
+class RandomDelays:
+    """w_{i,t+1} = w_{i,t} − α · [∇f_{t−τ_i}(w_{t−τ_i})]_i with random τ_i (pipemare eq. 16).
+
+    τ_i follows an exponential distribution with an expectation of the stage's own, truncated at
+    the same longest delay for all stages, and rounded down to whole updates.
+
+    Attributes:
+        scales: for every stage the expectation of its exponential distribution before truncation,
+            in updates; 0 for no delay.
+        longest: no delay is longer, in updates.
+        annealing_minibatches: K of learning-rate rescheduling (T1), with the expected delay plus
+            one as τ_i; 0 leaves it out.
+        seed: of the delays.
+    """
+
+    scales: Sequence[float]
+    longest: int
+    annealing_minibatches: int = 0
+    seed: int = 0
+
+
+class DelayedGradients:
+    """The gradients of a stage on their way to its weights."""
+
+    def __init__(self, delays: RandomDelays, stage: int) -> None:
+        self._delays = delays
+        self._stage = stage
+        self._random = random.Random(f"{delays.seed} {stage}")
+        self._computed: deque[Weights] = deque(maxlen=delays.longest + 1)
+        self._updates = 0
+
+    def next(self, computed: Weights) -> tuple[Weights, float]:
+        """Return the gradient that arrives when ``computed`` is sent off, and its T1 factor.
+
+        That is 1 / τ_i^{p_k} (pipemare eq. 4).
+        """
+        self._computed.append(computed)
+        delay = min(self.draw(), len(self._computed) - 1)
+        annealing, factor = self._delays.annealing_minibatches, 1.0
+        if annealing:
+            power = 1 - min(self._updates / annealing, 1.0)
+            factor = (1 + self._delays.scales[self._stage]) ** -power
+        self._updates += 1
+        return self._computed[-1 - delay], factor
+
+    def draw(self) -> int:
+        """Draw the next delay, between 0 and the longest."""
+        scale, longest = self._delays.scales[self._stage], self._delays.longest
+        if not scale or not longest:
+            return 0
+        # The inverse of the distribution function on what is left of it by the truncation.
+        below = 1 - math.exp(-(longest + 1) / scale)
+        return min(int(-scale * math.log(1 - self._random.random() * below)), longest)
+
+
 @dataclass
 class ReferenceStage:
     """A stage between two runs.
@@ -241,6 +300,7 @@ class ReferenceStage:
     Attributes:
         program: what computes it.
         history: its weights, and what makes them.
+        arriving: its gradients under way, if they are delayed at random.
         tied: its copies of weights that other stages hold too, by tie and worker: replicas need
             not make an update of them at the same time.
         skipped_updates: so far, whose gradients were not finite in float16.
@@ -248,6 +308,7 @@ class ReferenceStage:
 
     program: StageProgram
     history: StageHistory
+    arriving: DelayedGradients | None
     tied: Mapping[int, Mapping[int, StageHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
 
