@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -32,12 +32,13 @@ from drlpp.io.formatting import seconds_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, Vary, simulated
-from drlpp.planners.plan import plan_or_way_out, planning_problem, ways_of_training
+from drlpp.planners.map import Cell, map_of_ways, samples_factor, ways_of_training
+from drlpp.planners.plan import plan_or_way_out, planning_problem
 from drlpp.planners.search import Judge
 from drlpp.racing.rivals import YOURS
-from drlpp.report.tables import Table
+from drlpp.report.tables import Table, map_table
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed, staleness_text
+from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
 from drlpp.specs.data import OWN_DATA
 
@@ -111,7 +112,8 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         # Others are told by their seconds.
         found = replace(found, others=())
     ways = ways_of_training(problem, costs.batch_size)
-    report = PlanReport(found, Judge(planned, space).problem_of(found.method), costs, ways)
+    solved = Judge(planned, space).problem_of(found.method)
+    report = PlanReport(found, solved, costs, ways, map_of_ways(found, planned, costs.batch_size))
     whole = replace(
         found,
         placement=contracted.expanded(found.placement) if contracted else found.placement,
@@ -181,18 +183,23 @@ class PlanReport:
         problem: that it is a plan of, under the plan's method.
         profile: that the problem is made of.
         ways: of training it without a pipeline.
+        cells: of the map.
     """
 
     def __init__(
-        self, plan: Plan, problem: PlanningProblem, profile: Profile, ways: WaysOfTraining
+        self,
+        plan: Plan,
+        problem: PlanningProblem,
+        profile: Profile,
+        ways: WaysOfTraining,
+        cells: Sequence[Cell],
     ) -> None:
-        self._plan, self._problem = plan, problem
+        self._plan, self._problem, self._cells = plan, problem, cells
         self._ways, self._best_ways = ways, ways.best()
         self._prediction = problem.predict(plan.placement)
         placed = PlacedStages(problem.workload, plan.placement)
         self._staleness = staleness_text(placed.pipeline, plan.method, profile.batch_size)
-        late = mean_staleness(placed.pipeline, plan.method)
-        self._samples = samples_needed(late, plan.method.policy) if late else 1.0
+        self._samples = samples_factor(placed.pipeline, plan.method)
         self._together = plan.method.minibatches_together(placed.pipeline)
         stages = zip(plan.placement.stages, self._prediction.stages, strict=True)
         self._stages = [
@@ -221,6 +228,7 @@ class PlanReport:
             "others": [short_record(other) for other in plan.others],
             **{name: getattr(self._ways, name) for name in ("weights_ratio", "memory_ratio")},
             "ways_of_training": [asdict(one) for one in self._best_ways],
+            "map": [asdict(cell) for cell in self._cells],
             "stages": [
                 {"operators": names, **predicted.model_dump()}
                 for names, _, predicted in self._stages
@@ -245,7 +253,8 @@ class PlanReport:
 
     def text_of_ways(self) -> RenderableType:
         """Return what this plan and other ways of training take, and which one to take."""
-        return Group(self._table_of_ways(), *self._advice())
+        tables = [map_table(self._cells)] if self._cells else []
+        return Group(self._table_of_ways(), *self._advice(), *tables)
 
     def _table_of_ways(self) -> Table:
         """Return what this plan and other ways of training take, the fastest first."""

@@ -162,7 +162,7 @@ class WaysOfTraining:
         """R_w: the seconds of all weights over the slowest link, for each of a minibatch on one."""
         group = Group.of(self._cluster, self._order, ())
         sending = float(self._work.parameter_bytes / group.ring_bandwidth)
-        return sending / (self.of(PLAIN, self._order[:1]).seconds_per_minibatch or math.inf)
+        return sending / (self.plain.seconds_per_minibatch or math.inf)
 
     @cached_property
     def memory_ratio(self) -> float:
@@ -171,7 +171,12 @@ class WaysOfTraining:
         0 where memory is not limited.
         """
         largest = max(limit or math.inf for limit in self._cluster.memory_bytes)
-        return self.of(PLAIN, self._order[:1]).memory_bytes / largest
+        return self.plain.memory_bytes / largest
+
+    @property
+    def plain(self) -> PredictedWay:
+        """Plain PyTorch on the fastest accelerator, in one pass."""
+        return self.of(PLAIN, self._order[:1])
 
     def of_all(self) -> PredictedWay | None:
         """Return DDP on all accelerators; none if the minibatch cannot be divided among them."""

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from drlpp.costs.cost_table import profile_of_table, read_profile
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
-from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput, ModelNote, NothingFits
 from drlpp.io.documents import first_problem
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
+from drlpp.planners.map import ways_of_training
 from drlpp.planners.planning import SEARCH, best_plan, fitting
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Space, Vary
@@ -164,11 +164,6 @@ def plan_or_way_out(
             f"{len(best.accelerators)}, passes of a minibatch: {best.passes}), at a predicted "
             f"{seconds_text(best.seconds_per_minibatch)} a minibatch"
         ) from error
-
-
-def ways_of_training(problem: PlanningProblem, batch_size: int) -> WaysOfTraining:
-    """Return what the same would take without a pipeline."""
-    return WaysOfTraining(problem.workload, problem.cluster, problem.memory, batch_size)
 
 
 def planning_problem(

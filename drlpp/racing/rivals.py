@@ -19,7 +19,7 @@ from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
-from drlpp.planners.plan import ways_of_training
+from drlpp.planners.map import ways_of_training
 from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.race import cost_of, heat

@@ -23,11 +23,15 @@ from drlpp.io.formatting import emulation_text, seconds_text, speeds_option
 from drlpp.io.run_folder import REPORT_NAME
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import Versions
+from drlpp.placement.plan import Plan
+from drlpp.planners.map import map_of_ways
+from drlpp.planners.problem import PlanningProblem
 from drlpp.report import charts
 from drlpp.report.run_files import RunFiles
 from drlpp.report.tables import (
     Table,
     comparison_table,
+    map_table,
     measured_table,
     race_table,
     told_of_race,
@@ -155,6 +159,7 @@ def sections_of(files: RunFiles) -> Iterator[Section]:
         "the race to a loss": _race_to_loss,
         "the race": _race,
         "the search": _search,
+        "other links and memory": _map,
     }
     missing = []
     for what, make in parts.items():
@@ -237,6 +242,17 @@ def _search(files: RunFiles) -> Iterator[Section]:
         table=measured_table(files.measured),
         below="Every measurement in turn; the line is the best so far.",
     )
+
+
+def _map(files: RunFiles) -> Iterator[Section]:
+    exported, profile, cluster = files.placement, files.profile, files.cluster
+    if exported is None or profile is None or cluster is None or not profile.batch_size:
+        return
+    problem = PlanningProblem.profiled(profile, cluster, exported.method, exported.optimizer)
+    plan = Plan(exported.resolve(profile.graph), exported.method)
+    if cells := map_of_ways(plan, problem, profile.batch_size):
+        table = map_table(cells)
+        yield Section(title="With other links and memory", lines=(table.title,), table=table)
 
 
 def _machine(files: RunFiles, missing: Sequence[str]) -> Section:

@@ -16,6 +16,7 @@ from drlpp.io.formatting import emulation_text, range_text, seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.planners.map import Cell
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import usual_method
 from drlpp.racing.halving import replay
@@ -60,6 +61,21 @@ class Table:
         for number, row in enumerate(self.rows):
             table.add_row(*row, style="bold green" if number == self.best else None)
         return table
+
+
+def map_table(cells: Sequence[Cell]) -> Table:
+    """Return which way of training would win with other links and memory."""
+    rows: dict[float, list[str]] = {}
+    for cell in cells:
+        way = cell.way or "nothing fits"
+        rows.setdefault(cell.memory_ratio, []).append(f"[{way}]" if cell.own else way)
+    columns = dict.fromkeys(cell.weights_ratio for cell in cells)
+    return Table(
+        ["=R_m \\ R_w", *(f"={column:.2g}" for column in columns)],
+        [[f"{row:.2g}" if row else "no limit", *rows[row]] for row in sorted(rows, reverse=True)],
+        title="predicted to reach a loss first, if links (R_w) and memory (R_m, what training on "
+        "one accelerator needs / what it has) were others; yours in brackets",
+    )
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -337,6 +337,26 @@ class Cluster(Document):
             between_hosts=self.between_hosts,
         )
 
+    def scaled(self, bandwidth: float, memory: float) -> Cluster:
+        """Return the same cluster with so many times the bandwidth and the memory."""
+
+        def scaled(link: Link) -> Link:
+            faster = bandwidth * link.bandwidth_bytes_per_second
+            return link.model_copy(update={"bandwidth_bytes_per_second": faster})
+
+        hosts = [
+            host.model_copy(
+                update={
+                    "memory_bytes": host.memory_bytes and memory * host.memory_bytes,
+                    "network": host.network and scaled(host.network),
+                }
+            )
+            for host in self.hosts
+        ]
+        between = self.between_hosts and scaled(self.between_hosts)
+        within = scaled(self.within_host)
+        return Cluster(hosts=tuple(hosts), within_host=within, between_hosts=between)
+
 
 NAMED_CLUSTERS = Path(__file__).with_name("clusters")
 """A file for each cluster that is known by name, with sources."""

@@ -1,0 +1,163 @@
+"""The map: which way of training is predicted to reach a loss first, over R_w and R_m.
+
+R_w says how slow links are, and R_m how much memory is missing
+(:class:`~drlpp.costs.ways_of_training.WaysOfTraining`). Links and memories of the user's own
+cluster are scaled until both have the values of a cell. The user's own is one of the cells::
+
+    R_m   6 │ pipeline  pipeline  pipeline
+        1.5 │ fsdp      pipeline  pipeline
+        0.5 │ ddp      [ddp]      pipeline
+            └──────────────────────────────
+              0.1       0.3       3     R_w
+
+Pipelines have the placements that were proposed for the user's own cluster, so a plan for another
+cell may well be faster there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from drlpp.costs.ways_of_training import WaysOfTraining
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.plan import Plan
+from drlpp.planners.problem import PlanningProblem
+from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
+from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_policies import SYNC
+from drlpp.simulator import Simulation, simulate
+
+PIPELINE, FLUSHED = "pipeline", "flushed pipeline"
+
+_WEIGHTS_RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_MEMORY_RATIOS = (0.5, 1.5, 3.0, 6.0)
+
+_MOST_PLACEMENTS = 6
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What wins where links and memory are so.
+
+    Attributes:
+        weights_ratio: R_w.
+        memory_ratio: R_m; 0 where memory is not limited.
+        way: a name of :data:`~drlpp.costs.ways_of_training.WAYS`, or one of pipelines; none fits
+            if it is empty.
+        seconds: of a minibatch, times the samples that it takes to the same loss, for each of plain
+            PyTorch.
+        own: whether it is the user's own cluster.
+    """
+
+    weights_ratio: float
+    memory_ratio: float
+    way: str
+    seconds: float
+    own: bool
+
+
+def map_of_ways(plan: Plan, problem: PlanningProblem, batch_size: int) -> tuple[Cell, ...]:
+    """Return the cells in rows of one R_m, those of the smallest R_m first; none without links.
+
+    Args:
+        plan: for the user's own cluster, with what else was proposed.
+        problem: that it is a plan of.
+        batch_size: samples of a minibatch.
+    """
+    own = ways_of_training(problem, batch_size)
+    if not own.weights_ratio:
+        return ()
+    limited = _limited(problem, own.plain.memory_bytes)
+    basis = ways_of_training(limited, batch_size).memory_ratio
+    cells = []
+    for column in _with(_WEIGHTS_RATIOS, own.weights_ratio):
+        links = own.weights_ratio / column
+        pipelines = list(_pipelines(plan, _scaled(problem, links, 1.0), batch_size))
+        for row in _with(_MEMORY_RATIOS, own.memory_ratio):
+            there = _scaled(limited, links, basis / row) if row else _scaled(problem, links, 1.0)
+            ways = {
+                one.name: one.seconds_per_minibatch
+                for one in ways_of_training(there, batch_size).best()
+                if one.fits and one.way.same_updates
+            }
+            for name, seconds, played in pipelines:
+                if _fits(played, there.cluster.memory_bytes):
+                    ways[name] = min(seconds, ways.get(name, math.inf))
+            # Of equals the first, which is the simplest.
+            way = min(ways, key=lambda name: float(f"{ways[name]:.3g}"), default="")
+            is_own = (column, row) == (own.weights_ratio, own.memory_ratio)
+            cells.append(Cell(column, row, way, ways.get(way, math.inf), is_own))
+    return tuple(cells)
+
+
+def samples_factor(pipeline: Pipeline, method: Method) -> float:
+    """Return how many times plain PyTorch's samples a method takes to the same loss, roughly."""
+    late = mean_staleness(pipeline, method)
+    return samples_needed(late, method.policy) if late else 1.0
+
+
+def ways_of_training(problem: PlanningProblem, batch_size: int) -> WaysOfTraining:
+    """Return what the same would take without a pipeline."""
+    return WaysOfTraining(problem.workload, problem.cluster, problem.memory, batch_size)
+
+
+def _with(ratios: Sequence[float], own: float) -> list[float]:
+    """Return the ratios with one's own in the place of the nearest."""
+    nearest = min(ratios, key=lambda ratio: abs(math.log(ratio / (own or ratios[0]))))
+    return [own if ratio == nearest else ratio for ratio in ratios]
+
+
+def _limited(problem: PlanningProblem, bytes_: float) -> PlanningProblem:
+    """Return the problem with so much memory where it is not limited."""
+    hosts = [
+        host if host.memory_bytes else host.model_copy(update={"memory_bytes": bytes_})
+        for host in problem.cluster.hosts
+    ]
+    return replace(problem, cluster=problem.cluster.with_hosts(hosts))
+
+
+def _scaled(problem: PlanningProblem, links: float, memory: float) -> PlanningProblem:
+    return replace(problem, cluster=problem.cluster.scaled(links, memory))
+
+
+def _pipelines(
+    plan: Plan, problem: PlanningProblem, batch_size: int
+) -> Iterator[tuple[str, float, Simulation]]:
+    """Yield the seconds to a loss of what was proposed, for each of plain PyTorch's minibatches.
+
+    Methods are the plan's and a flushed one, each with some numbers of microbatches, and with
+    recomputation.
+    """
+    proposed = [one.placement for one in (plan, *plan.others) if len(one.placement.stages) > 1]
+    several = 2 * problem.cluster.accelerators
+    flushed = Method(schedule=FLUSHED_1F1B.name, policy=SYNC.name)
+    methods = [plan.method] + [
+        method.model_copy(update={"microbatches": microbatches, "recompute": recompute})
+        for method in (plan.method.model_copy(update={"in_flight_per_link": 0}), flushed)
+        for microbatches in (1, several)
+        for recompute in (False, True)
+        if batch_size % microbatches == 0
+    ]
+    for placement in list(dict.fromkeys(proposed))[:_MOST_PLACEMENTS]:
+        for method in dict.fromkeys(methods):
+            workload = problem.workload.with_method(method)
+            memory = replace(problem.memory, method=method)
+            with suppress(InvalidInput):
+                played = simulate(workload, problem.cluster, placement, method, memory=memory)
+                ExecutionPlan(Candidate(placement, method), played.pipeline)
+                seconds = played.seconds_per_minibatch * samples_factor(played.pipeline, method)
+                yield FLUSHED if method.flushes else PIPELINE, seconds, played
+
+
+def _fits(played: Simulation, limits: Sequence[float | None]) -> bool:
+    return all(
+        needed <= (limits[accelerator] or math.inf)
+        for needed, accelerator in zip(played.memory_bytes, played.accelerators, strict=True)
+    )
