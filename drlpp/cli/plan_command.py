@@ -171,6 +171,9 @@ def _simulated(
     )
 
 
+_WORTH_SAYING = 1.05
+"""Times as fast to a loss as the plan, so that another pipeline is named."""
+
 _CLEARLY = 1.001
 """Times as slow as another: less is nothing to speak of."""
 
@@ -228,7 +231,7 @@ class PlanReport:
             "others": [short_record(other) for other in plan.others],
             **{name: getattr(self._ways, name) for name in ("weights_ratio", "memory_ratio")},
             "ways_of_training": [asdict(one) for one in self._best_ways],
-            "map": [asdict(cell) for cell in self._cells],
+            "map": [asdict(replace(cell, candidate=None)) for cell in self._cells],
             "stages": [
                 {"operators": names, **predicted.model_dump()}
                 for names, _, predicted in self._stages
@@ -306,6 +309,15 @@ class PlanReport:
             return
         other = min(usable, key=lambda one: one.seconds_per_minibatch)
         seconds = self._plan.seconds_per_minibatch * self._samples
+        own = next((cell for cell in self._cells if cell.own and cell.candidate), None)
+        if own and own.candidate and own.seconds * _WORTH_SAYING < seconds:
+            yield (
+                f"{own.candidate.configuration} with {own.candidate.method}: predicted "
+                f"{seconds / own.seconds:.2f}× faster to the same loss than this plan, and "
+                f"{other.seconds_per_minibatch / own.seconds:.2f}× than {other.name} "
+                "(--max-staleness, --method-option)"
+            )
+            return
         faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0
         use, than = f"use {other.name} ({other.way.torch})", "faster to the same loss than"
         if faster > _CLEARLY:

@@ -34,7 +34,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.simulator import Simulation, simulate
 
-PIPELINE, FLUSHED = "pipeline", "flushed pipeline"
+PIPELINE, FLUSHED = "pipeline", "flushed"
 
 _WEIGHTS_RATIOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _MEMORY_RATIOS = (0.5, 1.5, 3.0, 6.0)
@@ -54,6 +54,7 @@ class Cell:
         seconds: of a minibatch, times the samples that it takes to the same loss, for each of plain
             PyTorch.
         own: whether it is the user's own cluster.
+        candidate: the pipeline, if it is one.
     """
 
     weights_ratio: float
@@ -61,6 +62,7 @@ class Cell:
     way: str
     seconds: float
     own: bool
+    candidate: Candidate | None = None
 
 
 def map_of_ways(plan: Plan, problem: PlanningProblem, batch_size: int) -> tuple[Cell, ...]:
@@ -87,13 +89,16 @@ def map_of_ways(plan: Plan, problem: PlanningProblem, batch_size: int) -> tuple[
                 for one in ways_of_training(there, batch_size).best()
                 if one.fits and one.way.same_updates
             }
+            found: dict[str, Candidate] = {}
             for name, seconds, played in pipelines:
-                if _fits(played, there.cluster.memory_bytes):
-                    ways[name] = min(seconds, ways.get(name, math.inf))
+                fits = _fits(played, there.cluster.memory_bytes)
+                if fits and seconds < ways.get(name, math.inf):
+                    ways[name], found[name] = seconds, Candidate(played.placement, played.method)
             # Of equals the first, which is the simplest.
             way = min(ways, key=lambda name: float(f"{ways[name]:.3g}"), default="")
             is_own = (column, row) == (own.weights_ratio, own.memory_ratio)
-            cells.append(Cell(column, row, way, ways.get(way, math.inf), is_own))
+            seconds = ways.get(way, math.inf)
+            cells.append(Cell(column, row, way, seconds, is_own, found.get(way)))
     return tuple(cells)
 
 
@@ -133,7 +138,7 @@ def _pipelines(
     """Yield the seconds to a loss of what was proposed, for each of plain PyTorch's minibatches.
 
     Methods are the plan's and a flushed one, each with some numbers of microbatches, and with
-    recomputation.
+    recomputation; those that make an update of several minibatches do not count.
     """
     proposed = [one.placement for one in (plan, *plan.others) if len(one.placement.stages) > 1]
     several = 2 * problem.cluster.accelerators
@@ -152,6 +157,8 @@ def _pipelines(
             with suppress(InvalidInput):
                 played = simulate(workload, problem.cluster, placement, method, memory=memory)
                 ExecutionPlan(Candidate(placement, method), played.pipeline)
+                if method.minibatches_together(played.pipeline) > 1:
+                    continue
                 seconds = played.seconds_per_minibatch * samples_factor(played.pipeline, method)
                 yield FLUSHED if method.flushes else PIPELINE, seconds, played
 

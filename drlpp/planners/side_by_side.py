@@ -33,27 +33,29 @@ def side_by_side(
         worth_it: whether it takes so long that it is done in processes, one for each core; they
             import some modules when they start, and end when nobody asks for long.
     """
-    # Behind everything that needs no processes.
+    if not worth_it or len(tasks) < 2:
+        return [function(*task) for task in tasks]
+    # Where no processes are needed, neither is this.
     from loky import BrokenProcessPool, cpu_count, get_reusable_executor
 
-    processes = min(cpu_count(), len(tasks), _MOST_PROCESSES)
-    if worth_it and processes > 1:
-        pool = get_reusable_executor(
-            max_workers=processes,
-            timeout=_IDLE_SECONDS,
-            initializer=_begin,
-            initargs=(os.getpid(),),
-        )
-        try:
-            return list(pool.map(function, *zip(*tasks, strict=True)))
-        except BrokenProcessPool:
-            # One was ended from outside, as where memory is short: this process can do it, too.
-            pool.shutdown(kill_workers=True)
-        except BaseException:
-            # Nobody asks for the others any more.
-            pool.shutdown(kill_workers=True)
-            raise
-    return [function(*task) for task in tasks]
+    if (processes := min(cpu_count(), len(tasks), _MOST_PROCESSES)) == 1:
+        return [function(*task) for task in tasks]
+    pool = get_reusable_executor(
+        max_workers=processes,
+        timeout=_IDLE_SECONDS,
+        initializer=_begin,
+        initargs=(os.getpid(),),
+    )
+    try:
+        return list(pool.map(function, *zip(*tasks, strict=True)))
+    except BrokenProcessPool:
+        # One was ended from outside, as where memory is short: this process can do it, too.
+        pool.shutdown(kill_workers=True)
+        return [function(*task) for task in tasks]
+    except BaseException:
+        # Nobody asks for the others any more.
+        pool.shutdown(kill_workers=True)
+        raise
 
 
 def _begin(asking: int) -> None:

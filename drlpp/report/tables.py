@@ -67,14 +67,15 @@ def map_table(cells: Sequence[Cell]) -> Table:
     """Return which way of training would win with other links and memory."""
     rows: dict[float, list[str]] = {}
     for cell in cells:
-        way = cell.way or "nothing fits"
+        way = cell.way or "–"
         rows.setdefault(cell.memory_ratio, []).append(f"[{way}]" if cell.own else way)
     columns = dict.fromkeys(cell.weights_ratio for cell in cells)
     return Table(
         ["=R_m \\ R_w", *(f"={column:.2g}" for column in columns)],
         [[f"{row:.2g}" if row else "no limit", *rows[row]] for row in sorted(rows, reverse=True)],
-        title="predicted to reach a loss first, if links (R_w) and memory (R_m, what training on "
-        "one accelerator needs / what it has) were others; yours in brackets",
+        title="predicted to reach a loss first with other links (R_w) and memory (R_m: what "
+        "training on one accelerator needs / what it has); yours in brackets; flushed: a pipeline "
+        "without late weights; –: nothing fits",
     )
 
 
