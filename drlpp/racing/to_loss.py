@@ -345,7 +345,7 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
         partial.mkdir()
         if candidate.placement is None:
             saved = torch.load(known / "plain.pt", weights_only=True, map_location="cpu")
-            torch.save(saved, partial / "checkpoint.pt")
+            torch.save(saved, partial / "plain.pt")
             write_state_dict(partial / "model.pt", saved["model"])
         else:
             shutil.copyfile(known / CHECKPOINT_NAME, partial / CHECKPOINT_NAME)
@@ -360,7 +360,7 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     if candidate.placement is None:
         return folder, (
             f"its weights so far: {folder / 'model.pt'}; with the optimizer's state: "
-            f"{folder / 'checkpoint.pt'} (threads: {candidate.threads or 'any'}, learning rate "
+            f"{folder / 'plain.pt'} (threads: {candidate.threads or 'any'}, learning rate "
             f"{training.rate:.3g})"
         )
     epochs = course.race.curves[training].minibatches // data.minibatches + 1

@@ -75,7 +75,7 @@ def _write(path: Path, tree: object) -> None:
 def _plain(tree: object, copies: dict[Hashable, Tensor]) -> Any:
     """Return what is read without running code, and has no more memory than its tensors need.
 
-    ``copies`` has parts of larger memory, by their place in it.
+    ``copies`` has parts of larger memory, and expanded ones, by their place in it.
     """
     match tree:
         case None | bool():
@@ -85,7 +85,7 @@ def _plain(tree: object, copies: dict[Hashable, Tensor]) -> Any:
             return next(kind(tree) for kind in (int, float, str) if isinstance(tree, kind))
         case Tensor():
             found, storage = tree.detach().resolve_conj().cpu(), tree.untyped_storage()
-            if storage.nbytes() <= found.nbytes:
+            if storage.nbytes() == found.nbytes:
                 return found
             place = storage.data_ptr(), tree.storage_offset(), tree.dtype, tree.shape, tree.stride()
             return copies.setdefault(place, found.clone())

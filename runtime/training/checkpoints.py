@@ -34,6 +34,20 @@ _ATTEMPTS = 2**48
 CHECKPOINT_NAME = "checkpoint.pt"
 
 
+def refuse_older(folder: Path) -> None:
+    """Refuse the folder of a training by a version whose checkpoints are not read any more.
+
+    Raises:
+        InvalidFile: it is one, and would be begun anew.
+    """
+    older = folder / "checkpoint.safetensors"
+    if older.exists() and not (folder / CHECKPOINT_NAME).exists():
+        raise InvalidFile(
+            f"{older}: a checkpoint of an earlier drlpp, which is not read any more; continue with "
+            "that version, or train in another folder"
+        )
+
+
 class TrainingProgress(Record):
     """How far a training is.
 
@@ -240,6 +254,7 @@ def export_weights(checkpoint: str | Path, path: str | Path) -> int:
         StorageFailure: the file cannot be written; ``path`` is as it was.
     """
     source = Path(checkpoint)
+    refuse_older(source)
     if (source / CHECKPOINT_NAME).exists():
         source = source / CHECKPOINT_NAME
     with tempfile.TemporaryDirectory(prefix="drlpp-") as folder:

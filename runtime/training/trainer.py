@@ -26,6 +26,7 @@ from drlpp.runtime.training.checkpoints import (
     TrainingCheckpoint,
     TrainingProgress,
     checked_checkpoint,
+    refuse_older,
 )
 from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.training_log import TrainingLog, training_log
@@ -86,6 +87,7 @@ class Trainer:
         self.plan = plan
         self.observer = observer
         self.folder = folder
+        refuse_older(folder)
         self.store = store or CheckpointFile(folder / CHECKPOINT_NAME)
         self.best = folder / "best.pt"
         self._count = data.minibatches

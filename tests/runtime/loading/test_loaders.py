@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
     Sampler,
     TensorDataset,
+    random_split,
 )
 
 from drlpp.capturing.capture import CapturedModel, capture
@@ -348,6 +350,8 @@ def test_generators_are_found_once() -> None:
     loader = DataLoader(Numbers(), 4, shuffle=True, generator=torch.Generator())
     assert len(generators_of(loader)) == 2
     assert loader.generator in generators_of(loader)
+    split = DataLoader(random_split(ConcatDataset([Numbers(), Numbers()]), [0.5, 0.5])[0], 4)
+    assert len(generators_of(split)) == 2
 
 
 def test_waiting_for_a_minibatch_is_no_part_of_its_forward(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from drlpp.errors import InvalidFile, NotFinite, StorageFailure
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.stage.stage_weights import check_finite
-from drlpp.runtime.training.checkpoints import checked_checkpoint
+from drlpp.runtime.training.checkpoints import checked_checkpoint, export_weights, refuse_older
 from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import DATA, placement_file, train
 from tests.support.training.pipelines import in_a_row
@@ -50,6 +50,13 @@ def test_another_content_is_refused(
     write_checkpoint(path, {**read_checkpoint(written), **change})
     with pytest.raises(InvalidFile, match=message):
         checked_checkpoint(path, read_checkpoint(path), captured.state)
+
+
+def test_an_earlier_training_is_not_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.safetensors").touch()
+    for continues in (refuse_older, lambda path: export_weights(path, tmp_path / "weights")):
+        with pytest.raises(InvalidFile, match="earlier drlpp"):
+            continues(tmp_path)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
