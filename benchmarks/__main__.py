@@ -34,8 +34,8 @@ STUDIES = {
     "pipemare": "benchmarks.papers.pipemare:STUDY",
     "drl-pp": "benchmarks.papers.drl_pp:STUDY",
     "prediction": "benchmarks.prediction:STUDY",
-    "runtime": "benchmarks.runtime:STUDY",
     "compiled": "benchmarks.compiled:STUDY",
+    "worlds": "benchmarks.worlds:STUDY",
     "gpu": "benchmarks.gpu:STUDY",
     "timings": "benchmarks.timings:STUDY",
 }
