@@ -52,6 +52,9 @@ _PLAN = "plan"
 _LONGEST_SECONDS = 4.0
 """What is predicted to take longer is measured in fewer minibatches, and if one does, once."""
 
+_HOPELESS = 50
+"""What is predicted to take so many times as long as plain PyTorch is not measured."""
+
 
 class Case(Record):
     """A model in a world.
@@ -228,7 +231,8 @@ def _measured(
         for place, (one, _) in enumerate(contenders):
             way = ways[place]
             possible = int(_LONGEST_SECONDS / way.predicted)
-            if way.failure or (number and not possible):
+            hopeless = way.predicted > _HOPELESS * ways[0].predicted
+            if way.failure or hopeless or (number and not possible):
                 continue
             outcome = measure(session, one, min(case.minibatches, max(possible, 1)))
             if isinstance(outcome, FailedMeasurement):
@@ -244,7 +248,7 @@ def _line(row: Raced) -> dict[str, str]:
     rivals = [way for way in row.ways if way.name in measured and way.name != _PLAN]
     line = {"world": row.case.world, "model": row.case.model, "R_w": f"{row.weights_ratio:.2f}"}
     for way in row.ways:
-        took = f"{1e3 * measured[way.name]:.0f}" if way.name in measured else "failed"
+        took = f"{1e3 * measured[way.name]:.0f}" if way.name in measured else "–"
         line[way.name] = f"{took} ({1e3 * way.predicted:.0f})"
     errors = [abs(way.predicted / measured[way.name] - 1) for way in rivals]
     line |= {"configuration": row.ways[-1].configuration, "plan over best": "–", "to a loss": "–"}
