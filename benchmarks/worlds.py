@@ -97,14 +97,15 @@ class Raced(Row):
         weights_ratio: R_w, seconds of sending all weights for each of a minibatch on one
             accelerator.
         ways: of training; the plan is the last.
-        samples: that the plan takes to the same loss, for each of plain PyTorch's.
+        samples: that the plan takes to the same loss, for each of plain PyTorch's; not known where
+            it makes an update of several minibatches.
         took_seconds: of the case.
     """
 
     case: Case
     weights_ratio: float
     ways: tuple[Way, ...]
-    samples: float
+    samples: float | None
     took_seconds: float
     machine: str
 
@@ -205,7 +206,9 @@ class WorldsStudy(Study[Case, Raced]):
             case=case,
             weights_ratio=predicted.weights_ratio,
             ways=ways,
-            samples=samples_factor(pipeline, best.method),
+            samples=None
+            if best.method.minibatches_together(pipeline) > 1
+            else samples_factor(pipeline, best.method),
             took_seconds=time.perf_counter() - begin,
             machine=this_machine(),
         )
@@ -254,7 +257,9 @@ def _line(row: Raced) -> dict[str, str]:
     line |= {"configuration": row.ways[-1].configuration, "plan over best": "–", "to a loss": "–"}
     if rivals and _PLAN in measured:
         gain = min(measured[way.name] for way in rivals) / measured[_PLAN]
-        line |= {"plan over best": f"{gain:.2f}×", "to a loss": f"{gain / row.samples:.2f}×"}
+        line["plan over best"] = f"{gain:.2f}×"
+        if row.samples:
+            line["to a loss"] = f"{gain / row.samples:.2f}×"
     line["rivals' error"] = f"{statistics.median(errors):.0%}" if errors else "–"
     return line
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+
+import numpy
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
@@ -13,10 +16,10 @@ from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.documents import read_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.measurement import Measurement
+from drlpp.placement.measurement import LinkUsage, Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines import gpipe
-from drlpp.planners.calibration.calibration import Calibration
+from drlpp.planners.calibration.calibration import Calibration, merged
 from drlpp.planners.planning import best_plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Limits, Space
@@ -26,6 +29,10 @@ EVEN, PLANNED = "even cut", "planned with its profile"
 
 _SHORT = Limits(judged=2_000, patience=4)
 """Of a search for which a training may be waiting."""
+
+_CLEARLY = 1.1
+"""Times as fast as the file's placement another one has to be: predictions are off by some
+percent."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,8 @@ class Replanner:
         """Return the plan for some of accelerators 0 … ``most`` − 1.
 
         The file's placement is kept where it needs none but these, and these are all among those
-        that its cluster has; of a training that was observed, only if nothing faster is found.
+        that its cluster has; of a training that was observed, only if nothing clearly faster is
+        found.
 
         Raises:
             NothingFits: no placement for these fits into memory.
@@ -92,7 +100,10 @@ class Replanner:
         if not (is_known and set(candidate.placement.accelerators) <= set(numbers)):
             candidate = self._new_candidate(numbers)
         elif self.observed:
-            candidate = min(candidate, self._new_candidate(numbers), key=self._judge(most).exactly)
+            with suppress(InvalidInput):
+                new, judge = self._new_candidate(numbers), self._judge(most)
+                if judge.exactly(candidate) > _CLEARLY * judge.exactly(new):
+                    candidate = new
         return ExecutionPlan.of(candidate, self.graph, most)
 
     def corrected(self, plan: ExecutionPlan, seen: Measurement) -> Replanner:
@@ -102,8 +113,22 @@ class Replanner:
         """
         if self.profile is None:
             return self
+        if seen.links:
+            seen = seen.model_copy(update={"links": self._slowest(seen.links)})
         kept = (one for one in self.observed if not (seen.links and one[1].links))
         return replace(self, observed=(*kept, (plan, seen, self.slower)))
+
+    def _slowest(self, links: Sequence[LinkUsage]) -> tuple[LinkUsage, ...]:
+        """Return the slowest link within a host, and between hosts: what a pipeline waits for."""
+        cluster = self.cluster(range(1 + max(max(one.sender, one.receiver) for one in links)))
+
+        def slower(one: LinkUsage) -> float:
+            return one.seconds / cluster.link(one.sender, one.receiver).seconds(one.bytes_)
+
+        levels: dict[int, LinkUsage] = {}
+        for one in sorted(links, key=slower):
+            levels[cluster.level(one.sender, one.receiver)] = one
+        return tuple(levels.values())
 
     def slowed(self, slower: Mapping[int, float]) -> Replanner:
         """Return what plans for accelerators that compute so many times as long."""
@@ -170,7 +195,14 @@ class Replanner:
         if self.observed:
             found = self._calibration.fit()
             speeds = [v / self.slower.get(k, 1.0) for k, v in enumerate(found.cluster.speeds)]
-            return replace(found, cluster=found.cluster.with_speeds(speeds).part(numbers))
+            cluster = found.cluster.with_speeds(merged(numpy.array(speeds)).tolist())
+            # What ran for long fits, so memory is as declared.
+            limits = self.cluster(range(len(speeds))).memory_bytes
+            hosts = [
+                host.model_copy(update={"memory_bytes": limit})
+                for host, limit in zip(cluster.hosts, limits, strict=True)
+            ]
+            return replace(found, cluster=cluster.with_hosts(hosts).part(numbers))
         return PlanningProblem.profiled(
             self.profile or Profile.estimated(self.graph),
             self.cluster(numbers),

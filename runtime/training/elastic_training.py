@@ -202,6 +202,9 @@ class ElasticTraining:
     def _at_checkpoint(self) -> None:
         """Plan for more workers, if any have returned, and train anew from the checkpoint."""
         if returned := self._session.take_back():
+            # They may be on another host.
+            slower = self._planner.slower.items()
+            self._planner = self._planner.slowed({w: f for w, f in slower if w not in returned})
             self._plan = self._planner.plan(self._session.present, self._most)
             self._tell(f"{_workers(returned)} there again", returned=returned)
             raise _PlannedAnew
@@ -225,8 +228,9 @@ class ElasticTraining:
         if not found:
             return
         ratios = {worker: factor / slower.get(worker, 1.0) for worker, factor in found.items()}
-        # What all take longer is no reason to divide the work otherwise.
-        common = median_low(ratios.values())
+        # What all take longer is no reason to divide the work otherwise; idle ones may not.
+        all_work = found.keys() >= set(self._session.present)
+        common = median_low(ratios.values()) if all_work else 1.0
         ratios = {worker: ratio / common for worker, ratio in ratios.items()}
         changed = {key for key, r in (ratios | {_PACE: pace / self._pace}).items() if _differs(r)}
         held, self._suspected = changed & self._suspected, changed
@@ -238,7 +242,7 @@ class ElasticTraining:
             slower = {w: f for w, f in {**slower, **factors}.items() if _differs(f)}
             self._tried = frozenset()
             self._switch(planner.slowed(slower), f"{told} as planned", pace)
-        elif held == changed == {_PACE}:
+        elif held == changed == {_PACE} and len(found) > 1:
             ways = time_ways(self._session, self._plan.pipeline, meter.results)
             timed = now.model_copy(update={"workers": (), "links": ways})
             corrected, self._pace = planner.corrected(self._plan, timed), pace
@@ -254,7 +258,11 @@ class ElasticTraining:
     def _switch(self, planner: Planner, reason: str, pace: float) -> None:
         """Go on with another plan, if that is predicted to be worth it."""
         self._planner, self._pace = planner, pace
-        plan, before = planner.plan(self._session.present, self._most), self._plan
+        try:
+            plan, before = planner.plan(self._session.present, self._most), self._plan
+        except InvalidInput:
+            # What runs goes on.
+            return
         faster = planner.seconds(before) / planner.seconds(plan)
         saved = self._trainer.left * pace * (1 - 1 / faster)
         if faster > _GAIN and saved > self._trainer.deploying_seconds:

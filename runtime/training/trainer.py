@@ -313,10 +313,12 @@ class Trainer:
                 epochs=self.reports, began=began, position=began + cut, losses=losses
             )
             self._save(deployment)
-            saving += time.perf_counter() - paused
-            meter.measure(cut, results)
             if began + cut != stop and self.on_checkpoint:
+                # An epoch that flushes is not what was planned.
+                if not options.synchronous:
+                    meter.measure(cut, results)
                 self.on_checkpoint()
+            saving += time.perf_counter() - paused
             return began + cut == stop
 
         live: dict[MicrobatchId, float] = {}
@@ -343,7 +345,8 @@ class Trainer:
         seconds = time.perf_counter() - begin
         if stop is not None:
             return seconds - saving
-        meter.measure(left, results)
+        if self.on_checkpoint and not options.synchronous:
+            meter.measure(left, results)
         of_parts = before | _numbered(began, (r.losses for r in results.values()))
         self._log(log, epoch, of_parts)
         losses = list(_mean_losses(of_parts).values())
