@@ -20,7 +20,7 @@ from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
-from drlpp.planners.map import samples_factor, ways_of_training
+from drlpp.planners.map import ways_of_training
 from drlpp.planners.plan import plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Vary
@@ -28,6 +28,7 @@ from drlpp.racing.contenders import Contender
 from drlpp.racing.rivals import PLAIN, measure
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.protocol import ParallelWay
+from drlpp.schedule.analysis.staleness import samples_factor
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method

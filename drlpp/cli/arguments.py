@@ -165,8 +165,8 @@ class Plan:
     )
     objective: str = option(
         "seconds",
-        "What the search minimises for a minibatch: seconds, or dollars, by the prices in "
-        "the cluster file.",
+        "What the search minimises for a minibatch: seconds; dollars, by the prices in the "
+        "cluster file; or loss, seconds times the samples that late weights need.",
         "NAME",
     )
     search: SearchSettings

@@ -32,13 +32,13 @@ from drlpp.io.formatting import seconds_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, Vary, simulated
-from drlpp.planners.map import Cell, map_of_ways, samples_factor, ways_of_training
+from drlpp.planners.map import Cell, map_of_ways, ways_of_training
 from drlpp.planners.plan import plan_or_way_out, planning_problem
 from drlpp.planners.search import Judge
 from drlpp.racing.rivals import YOURS
 from drlpp.report.tables import Table, map_table
 from drlpp.runtime import ClusterSession
-from drlpp.schedule.analysis.staleness import staleness_text
+from drlpp.schedule.analysis.staleness import samples_factor, staleness_text
 from drlpp.schedule.method import Method
 from drlpp.specs.data import OWN_DATA
 
@@ -108,12 +108,13 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     with shown(console, f"planning with {given.planner}"):
         fixed = method.options if search.vary is None else set(Vary)
         found = plan_or_way_out(planned, space, given.planner, costs.batch_size, fixed)
+    cells = map_of_ways(found, planned, costs.batch_size)
     if objective != "seconds":
         # Others are told by their seconds.
         found = replace(found, others=())
     ways = ways_of_training(problem, costs.batch_size)
     solved = Judge(planned, space).problem_of(found.method)
-    report = PlanReport(found, solved, costs, ways, map_of_ways(found, planned, costs.batch_size))
+    report = PlanReport(found, solved, costs, ways, cells)
     whole = replace(
         found,
         placement=contracted.expanded(found.placement) if contracted else found.placement,
@@ -127,7 +128,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     if contracted is not None:
         console.print(f"cut between {len(planned.workload)} {search.cut_at}")
     if objective == "dollars":
-        dollars = 1e6 * problem.per_second(whole.placement) * found.seconds_per_minibatch
+        dollars = 1e6 * problem.per_second(whole.candidate) * found.seconds_per_minibatch
         console.print(f"a million minibatches cost {dollars:,.2f} dollars")
     record = report.record()
     for line, layout in compared:
@@ -315,7 +316,7 @@ class PlanReport:
                 f"{own.candidate.configuration} with {own.candidate.method}: predicted "
                 f"{seconds / own.seconds:.2f}× faster to the same loss than this plan, and "
                 f"{other.seconds_per_minibatch / own.seconds:.2f}× than {other.name} "
-                "(--max-staleness, --method-option)"
+                "(--objective loss, --vary depth,microbatches)"
             )
             return
         faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0

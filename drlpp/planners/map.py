@@ -27,10 +27,9 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.plan import Plan
 from drlpp.planners.problem import PlanningProblem
-from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
+from drlpp.schedule.analysis.staleness import samples_factor
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
 from drlpp.schedule.method import Method
-from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.simulator import Simulation, simulate
 
@@ -100,12 +99,6 @@ def map_of_ways(plan: Plan, problem: PlanningProblem, batch_size: int) -> tuple[
             seconds = ways.get(way, math.inf)
             cells.append(Cell(column, row, way, seconds, is_own, found.get(way)))
     return tuple(cells)
-
-
-def samples_factor(pipeline: Pipeline, method: Method) -> float:
-    """Return how many times plain PyTorch's samples a method takes to the same loss, roughly."""
-    late = mean_staleness(pipeline, method)
-    return samples_needed(late, method.policy) if late else 1.0
 
 
 def ways_of_training(problem: PlanningProblem, batch_size: int) -> WaysOfTraining:

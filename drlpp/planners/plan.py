@@ -84,8 +84,9 @@ def plan(
         optimizer: that memory is counted for; Adam by default.
         planner: ``search``, or a baseline alone: ``data-parallel``, ``gpipe``, ``pipedream`` or
             ``exact``.
-        objective: what the search minimises for a minibatch: ``seconds``, or ``dollars``, by the
-            prices of the cluster's hosts: fewer accelerators may be cheaper.
+        objective: what the search minimises for a minibatch: ``seconds``; ``dollars``, by the
+            prices of the cluster's hosts: fewer accelerators may be cheaper; or ``loss``, seconds
+            times the samples that late weights need.
         vary: what the search may choose with the placement; by default the in-flight depth, where
             the schedule has one and ``method`` does not set it.
         most_staleness: the largest s of a stage that is allowed; None for any.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.placement_rule import Prediction, predict
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
+from drlpp.schedule.analysis.staleness import samples_factor
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
+
+OBJECTIVES = ("seconds", "dollars", "loss")
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,9 @@ class PlanningProblem:
         replicate: whether a stage may stand on several accelerators.
         memory: what a stage keeps, for clusters that limit it.
         seed: of planners that draw at random.
-        objective: what the search minimises for a minibatch: ``seconds``, or the ``dollars`` that
-            the accelerators of the placement cost meanwhile.
+        objective: what the search minimises for a minibatch: ``seconds``, the ``dollars`` that the
+            accelerators of the placement cost meanwhile, or the seconds to a ``loss``, times the
+            samples that late weights need for each of plain PyTorch's.
     """
 
     workload: Workload
@@ -37,20 +44,29 @@ class PlanningProblem:
     objective: str = "seconds"
 
     def __post_init__(self) -> None:
-        if self.objective not in ("seconds", "dollars"):
-            raise InvalidInput(f"objective {self.objective!r} is unknown; use seconds or dollars")
+        if self.objective not in OBJECTIVES:
+            known = ", ".join(OBJECTIVES)
+            raise InvalidInput(f"objective {self.objective!r} is unknown; there are {known}")
         if self.objective == "dollars" and None in self.cluster.prices:
             raise InvalidInput(
                 "objective dollars needs the price of every host in the cluster file, in dollars "
                 "an hour of an accelerator"
             )
 
-    def per_second(self, placement: Placement) -> float:
-        """Return how much of its objective a second of a placement takes."""
-        if self.objective == "seconds":
-            return 1.0
-        prices = self.cluster.prices
-        return sum(prices[accelerator] or 0.0 for accelerator in placement.accelerators) / 3600
+    def per_second(self, candidate: Candidate) -> float:
+        """Return how much of its objective a second of a candidate takes.
+
+        To a loss that is infinite where an update is made of several minibatches: what larger ones
+        delay is not known.
+        """
+        if self.objective == "dollars":
+            prices = self.cluster.prices
+            return sum(prices[one] or 0.0 for one in candidate.placement.accelerators) / 3600
+        if self.objective == "loss":
+            pipeline = PlacedStages(self.workload, candidate.placement).pipeline
+            together = candidate.method.minibatches_together(pipeline) > 1
+            return math.inf if together else samples_factor(pipeline, candidate.method)
+        return 1.0
 
     @classmethod
     def profiled(

@@ -314,8 +314,8 @@ class _Search:
         methods = [method for method in self.judge.space.methods if not _folds(method)]
         best, least = None, math.inf
         count = self.moves // _MOVES_OF_ORDER if methods and 0 < self.best < math.inf else 0
-        best_of_all = self.elites[0][1].candidate.placement if count else None
-        fastest = self.best / problem.per_second(best_of_all) if best_of_all else 0.0
+        best_of_all = self.elites[0][1].candidate if count else None
+        fastest = self.best / self.judge.factor(best_of_all) if best_of_all else 0.0
         for _ in range(count):
             groups, accelerators = self.in_turns(state)
             order = narrow_order(problem.workload, groups, draw, draw.choice(_NOISES))

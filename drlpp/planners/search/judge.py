@@ -66,7 +66,7 @@ class _Bounds(NamedTuple):
 
 
 class Judge:
-    """Seconds per minibatch of candidates, or dollars; each is played once at most.
+    """Seconds per minibatch of candidates, or another objective; each is played once at most.
 
     Args:
         problem: with the memory of the space's method.
@@ -93,6 +93,7 @@ class Judge:
         limits = problem.cluster.memory_bytes
         self._limits = numpy.array([math.inf if most is None else most for most in limits])
         self._refused: dict[tuple[Pipeline, Method], bool] = {}
+        self._factors: dict[Candidate, float] = {}
 
     def anew(self) -> Self:
         """Return one that has judged nothing yet, and says the same."""
@@ -130,7 +131,11 @@ class Judge:
 
     def factor(self, candidate: Candidate) -> float:
         """Return the factor by which what is simulated is multiplied: what a second takes."""
-        return self.problem.per_second(candidate.placement)
+        if self.problem.objective == "seconds":
+            return 1.0
+        if candidate not in self._factors:
+            self._factors[candidate] = self.problem.per_second(candidate)
+        return self._factors[candidate]
 
     def known(self, candidate: Candidate) -> float | None:
         """Return the seconds of a candidate if it was played; infinite if it cannot be run."""

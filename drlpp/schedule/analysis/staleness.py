@@ -38,6 +38,12 @@ def samples_needed(staleness: float, policy: str = PIPEOPTIM.name) -> float:
     return before + (after - before) * (staleness - begin) / (end - begin)
 
 
+def samples_factor(pipeline: Pipeline, method: Method) -> float:
+    """Return how many times plain PyTorch's samples a method takes to the same loss, roughly."""
+    late = mean_staleness(pipeline, method)
+    return samples_needed(late, method.policy) if late else 1.0
+
+
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:
     """Return s in steady state, in the mean over the parts of an update, of the latest stage."""
     return 0.0 if method.flushes else max(_means(pipeline, method))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
@@ -21,6 +22,7 @@ from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
 from drlpp.planners.search.moves import random_placement
+from drlpp.schedule.analysis.staleness import samples_factor
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
@@ -280,3 +282,20 @@ def test_dollars_are_saved_by_fewer_and_by_cheaper_accelerators() -> None:
     assert cheapest.seconds_per_minibatch == pytest.approx(24)
     with pytest.raises(InvalidInput, match="needs the price of every host"):
         planned("dollars", 2.0, None)
+
+
+def test_to_a_loss_a_deep_pipeline_is_worth_less() -> None:
+    """With slow links the fastest by the minibatch has many in flight, and needs more samples."""
+    profile = chain(6, 6, 6, 6, output_bytes=6, parameter_bytes=100)
+    cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1.0, latency_seconds=30.0))
+    space = Space(Method(), frozenset({Vary.DEPTH}))
+
+    def planned(objective: str) -> tuple[Plan, float]:
+        given = PlanningProblem(Workload.of(profile), cluster, replicate=False, objective=objective)
+        plan = best_plan(given, space, limits=SHORT)
+        pipeline = PlacedStages(given.workload, plan.placement).pipeline
+        return plan, plan.seconds_per_minibatch * samples_factor(pipeline, plan.method)
+
+    (fastest, late), (first, to_a_loss) = planned("seconds"), planned("loss")
+    assert fastest.seconds_per_minibatch <= first.seconds_per_minibatch
+    assert to_a_loss < 0.95 * late
