@@ -6,8 +6,9 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,10 +102,14 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
 def _end_processes(loader: Loader, iterator: object) -> None:
     """End the processes of a loader that has ended or was given up.
 
-    Torch asks them to end by a queue, and then waits for them, for long if it does so when garbage
-    is collected, since the queue goes first. Those that stay (``persistent_workers``) are wanted
-    again.
+    Torch asks them to end by a queue, and then waits: for 5 s for each that is frozen, and also for
+    the others if it does so when garbage is collected, since the queue goes first.
     """
+    for process in getattr(iterator, "_workers", ()):
+        with suppress(OSError):
+            if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                process.kill()
+    # Those that stay (``persistent_workers``) are wanted again.
     if isinstance(iterator, _MultiProcessingDataLoaderIter) and not loader.persistent_workers:
         iterator._shutdown_workers()
 
