@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy
-
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput, InvalidPlacement
@@ -19,7 +17,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import LinkUsage, Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines import gpipe
-from drlpp.planners.calibration.calibration import Calibration, merged
+from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.planning import best_plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Limits, Space
@@ -195,7 +193,7 @@ class Replanner:
         if self.observed:
             found = self._calibration.fit()
             speeds = [v / self.slower.get(k, 1.0) for k, v in enumerate(found.cluster.speeds)]
-            cluster = found.cluster.with_speeds(merged(numpy.array(speeds)).tolist())
+            cluster = found.cluster.with_speeds(speeds)
             # What ran for long fits, so memory is as declared.
             limits = self.cluster(range(len(speeds))).memory_bytes
             hosts = [

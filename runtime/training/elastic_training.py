@@ -228,9 +228,8 @@ class ElasticTraining:
         if not found:
             return
         ratios = {worker: factor / slower.get(worker, 1.0) for worker, factor in found.items()}
-        # What all take longer is no reason to divide the work otherwise; idle ones may not.
-        all_work = found.keys() >= set(self._session.present)
-        common = median_low(ratios.values()) if all_work else 1.0
+        # What all take longer is no reason to divide the work otherwise.
+        common = median_low(ratios.values())
         ratios = {worker: ratio / common for worker, ratio in ratios.items()}
         changed = {key for key, r in (ratios | {_PACE: pace / self._pace}).items() if _differs(r)}
         held, self._suspected = changed & self._suspected, changed
