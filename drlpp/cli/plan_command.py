@@ -310,7 +310,7 @@ class PlanReport:
             return
         other = min(usable, key=lambda one: one.seconds_per_minibatch)
         seconds = self._plan.seconds_per_minibatch * self._samples
-        own = next((cell for cell in self._cells if cell.own and cell.candidate), None)
+        own = next((cell for cell in self._cells if cell.own), None)
         if own and own.candidate and own.seconds * _WORTH_SAYING < seconds:
             yield (
                 f"{own.candidate.configuration} with {own.candidate.method}: predicted "

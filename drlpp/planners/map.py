@@ -90,7 +90,7 @@ def map_of_ways(plan: Plan, problem: PlanningProblem, batch_size: int) -> tuple[
             }
             found: dict[str, Candidate] = {}
             for name, seconds, played in pipelines:
-                fits = _fits(played, there.cluster.memory_bytes)
+                fits = played.without_room(there.cluster) is None
                 if fits and seconds < ways.get(name, math.inf):
                     ways[name], found[name] = seconds, Candidate(played.placement, played.method)
             # Of equals the first, which is the simplest.
@@ -154,10 +154,3 @@ def _pipelines(
                     continue
                 seconds = played.seconds_per_minibatch * samples_factor(played.pipeline, method)
                 yield FLUSHED if method.flushes else PIPELINE, seconds, played
-
-
-def _fits(played: Simulation, limits: Sequence[float | None]) -> bool:
-    return all(
-        needed <= (limits[accelerator] or math.inf)
-        for needed, accelerator in zip(played.memory_bytes, played.accelerators, strict=True)
-    )

@@ -74,7 +74,6 @@ _AS_FAST = 1.01
 _ALL_COUNTS = 32
 """Accelerators up to which data parallelism is proposed for every number of them."""
 
-
 _SEARCHES = 4
 """From one seed a search may end in a basin: on slow links what several find is up to 16% apart."""
 

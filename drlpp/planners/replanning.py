@@ -28,10 +28,6 @@ EVEN, PLANNED = "even cut", "planned with its profile"
 _SHORT = Limits(judged=2_000, patience=4)
 """Of a search for which a training may be waiting."""
 
-_CLEARLY = 1.1
-"""Times as fast as the file's placement another one has to be: predictions are off by some
-percent."""
-
 
 @dataclass(frozen=True)
 class Replanner:
@@ -48,7 +44,7 @@ class Replanner:
             between hosts is known.
         graph: of the model.
         profile: what the operators cost, None if nobody has measured it.
-        observed: what a training's workers did, and how much slower than usual which of them were,
+        observed: what a training's workers did, or would have done if none were slower than usual,
             which corrects the profile.
         slower: how many times as long as usual accelerators compute now; 1 if not named.
 
@@ -59,7 +55,7 @@ class Replanner:
     document: PlacementFile
     graph: OpGraph
     profile: Profile | None = None
-    observed: tuple[tuple[ExecutionPlan, Measurement, Mapping[int, float]], ...] = ()
+    observed: tuple[tuple[ExecutionPlan, Measurement], ...] = ()
     slower: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,8 +81,7 @@ class Replanner:
         """Return the plan for some of accelerators 0 … ``most`` − 1.
 
         The file's placement is kept where it needs none but these, and these are all among those
-        that its cluster has; of a training that was observed, only if nothing clearly faster is
-        found.
+        that its cluster has; of a training that was observed, only if nothing faster is found.
 
         Raises:
             NothingFits: no placement for these fits into memory.
@@ -99,9 +94,8 @@ class Replanner:
             candidate = self._new_candidate(numbers)
         elif self.observed:
             with suppress(InvalidInput):
-                new, judge = self._new_candidate(numbers), self._judge(most)
-                if judge.exactly(candidate) > _CLEARLY * judge.exactly(new):
-                    candidate = new
+                new = self._new_candidate(numbers)
+                candidate = min(candidate, new, key=self._judge(most).exactly)
         return ExecutionPlan.of(candidate, self.graph, most)
 
     def corrected(self, plan: ExecutionPlan, seen: Measurement) -> Replanner:
@@ -114,7 +108,14 @@ class Replanner:
         if seen.links:
             seen = seen.model_copy(update={"links": self._slowest(seen.links)})
         kept = (one for one in self.observed if not (seen.links and one[1].links))
-        return replace(self, observed=(*kept, (plan, seen, self.slower)))
+        workers = [
+            usage.model_copy(
+                update={"busy_seconds": usage.busy_seconds / self.slower.get(usage.worker, 1.0)}
+            )
+            for usage in seen.workers
+        ]
+        usual = seen.model_copy(update={"workers": tuple(workers)})
+        return replace(self, observed=(*kept, (plan, usual)))
 
     def _slowest(self, links: Sequence[LinkUsage]) -> tuple[LinkUsage, ...]:
         """Return the slowest link within a host, and between hosts: what a pipeline waits for."""
@@ -184,8 +185,8 @@ class Replanner:
         """The problem of all accelerators, corrected by what was observed."""
         numbers = range(self.observed[0][0].accelerators)
         found = Calibration(replace(self, observed=())._problem(numbers))
-        for plan, seen, slower in self.observed:
-            found.observe(plan.candidate, seen, slower)
+        for plan, seen in self.observed:
+            found.observe(plan.candidate, seen)
         return found
 
     def _problem(self, numbers: Sequence[int]) -> PlanningProblem:

@@ -330,7 +330,7 @@ def generators_of(loader: DataLoader) -> list[torch.Generator]:
     Those of what they wrap are among them, as in a ``Subset`` or a ``Compose``.
     """
     found: dict[int, torch.Generator] = {}
-    seen, waiting = set[int](), [loader, *_parts_of(loader)]
+    seen, waiting = set[int](), list[object]([loader])
     for part in waiting:
         if id(part) in seen:
             continue

@@ -26,9 +26,8 @@ of stages by the peak memory of workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy
@@ -99,16 +98,8 @@ class Calibration:
         self._scales: ScalesPosterior | None = None
         self._solved: dict[Scales, tuple[Array, Array]] = {}
 
-    def observe(
-        self,
-        candidate: Candidate,
-        measurement: Measurement,
-        slower: Mapping[int, float] = MappingProxyType({}),
-    ) -> None:
-        """Take in what a candidate's workers and links did; one without workers tells nothing.
-
-        Workers in ``slower`` are known to have computed so many times as long as usual.
-        """
+    def observe(self, candidate: Candidate, measurement: Measurement) -> None:
+        """Take in what a candidate's workers and links did; one without workers tells nothing."""
         placement, method = candidate.placement, candidate.method
         workload, stages = self.workload.with_method(method), placement.stages
         minibatches, operators = measurement.minibatches, len(workload)
@@ -150,7 +141,6 @@ class Calibration:
             row[operators + 1 : operators + 3] = extra, 1.0
             row[operators + 3 + usage.worker] = -1.0
             busy = usage.busy_seconds * replicas / minibatches / longer[usage.stage].passes
-            busy /= slower.get(usage.worker, 1.0)
             # Without whole rounds, a replica had one minibatch more or less than its share.
             uneven = replicas / minibatches * (minibatches % replicas > 0)
             self._rows.append(row)

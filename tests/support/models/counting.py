@@ -11,14 +11,14 @@ BATCH_SIZE = 8
 
 
 class Counting(nn.Module):
-    """Four layers that read the input alone: the gradient of each is the sum of the inputs."""
+    """Layers that read the input alone: the gradient of each is the sum of the inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int, width: int) -> None:
         super().__init__()
-        layers = [nn.Linear(SAMPLES, 1, bias=False, dtype=torch.float64) for _ in range(4)]
-        for layer in layers:
+        equal = [nn.Linear(SAMPLES, width, bias=False, dtype=torch.float64) for _ in range(layers)]
+        for layer in equal:
             nn.init.zeros_(layer.weight)
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(equal)
 
     def forward(self, sample: Tensor) -> Tensor:
         total = self.layers[0](sample)
@@ -31,10 +31,12 @@ def _sum(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.sum() + targets.sum()
 
 
-def counting() -> Task:
+def counting(layers: int = 4, width: int = 1) -> Task:
     """With SGD of rate 1, a weight is minus the number of times that its sample was trained on."""
     inputs = torch.zeros(BATCH_SIZE, SAMPLES, dtype=torch.float64)
-    return Task(Counting(), (inputs,), torch.zeros(BATCH_SIZE, dtype=torch.float64), _sum)
+    return Task(
+        Counting(layers, width), (inputs,), torch.zeros(BATCH_SIZE, dtype=torch.float64), _sum
+    )
 
 
 def every_sample(_inputs: object = None) -> Data:

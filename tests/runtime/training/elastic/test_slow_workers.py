@@ -232,11 +232,12 @@ def test_a_worker_that_stays_slow_is_tried_in_vain(
 ) -> None:
     monkeypatch.setattr(elastic_training, "_RETRY", 5)
     watched = Watched(captured, tmp_path / "run", SLOW)
-    watched.train(profile, epochs=6)
+    watched.train(profile, epochs=8)
     slow, tried, again = changes_in(tmp_path / "run")
     assert slow.reason.startswith("worker 2 takes ")
     assert tried.reason.startswith("worker 2 is tried again: planned anew, ")
     assert again.reason.startswith("worker 2 takes ")
+    assert watched.placements[1] == watched.placements[3]
 
 
 @pytest.mark.slow
