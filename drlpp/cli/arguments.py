@@ -19,7 +19,6 @@ from drlpp.cli.settings import (
     CostProfile,
     Data,
     MeasuringSettings,
-    MethodOptions,
     MethodSettings,
     Model,
     ModelOptions,
@@ -36,7 +35,6 @@ from drlpp.cli.settings import (
     count,
     option,
 )
-from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +106,6 @@ class Train:
     run: RunSettings
 
 
-NAMED_POLICIES = tuple(name for name in WEIGHT_POLICIES if name not in (SYNC.name, PIPEOPTIM.name))
-"""All but those that take part in a race anyway."""
-_NAMED = ", ".join(NAMED_POLICIES)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Race:
     """Train candidates in turns on your data, plain PyTorch among them, until one is first.
@@ -126,13 +119,7 @@ class Race:
     rates: int = count(3, "Learning rates to try for each candidate, √10 apart.")
     repetitions: int = count(3, "Trainings of each finalist, in different orders of samples.")
     compare: Compare = field(default_factory=list)
-    policy: list[str] = option(
-        list,
-        f"Also race this weight policy ({_NAMED}) on the same pipelines as "
-        f"{PIPEOPTIM.name} and schedules that flush. Repeatable.",
-        "NAME",
-    )
-    method_option: MethodOptions = field(default_factory=list)
+    method: MethodSettings
     optimizer: OptimizerSettings
     workers: WorkerSettings
     run: RunSettings

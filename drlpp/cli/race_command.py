@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.arguments import NAMED_POLICIES, Learn, Race
+from drlpp.cli.arguments import Learn, Race
 from drlpp.cli.command_line import console, resumable
 from drlpp.cli.commands import keep_options
 from drlpp.cli.layouts import layout_contenders
-from drlpp.cli.settings import model_reference, read_options
+from drlpp.cli.settings import model_reference
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.io.formatting import speeds_option
@@ -25,25 +25,21 @@ from drlpp.io.run_folder import REPORT_NAME, open_run_folder
 from drlpp.planners import Space
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, compiled_as_plain
-from drlpp.racing.prospects import pipelines, usual_candidates, why_none, with_a_chance
+from drlpp.racing.prospects import pipelines, usual_candidates, with_a_chance
 from drlpp.racing.rivals import Grounds, without_equals
 from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, export, keep_winner, race_to_loss
 from drlpp.racing.training_race import RaceEnd, TrainingRace
 from drlpp.report.run_files import RunFiles
 from drlpp.report.tables import race_table
 from drlpp.runtime import ClusterSession, load_or_measure_profile
-from drlpp.schedule.method import Method
-from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.per_stage import refuse_lists
-from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC, WEIGHT_POLICIES
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.data import OWN_DATA, fitting_data
 
 
 def race(given: Race) -> dict[str, Any]:
     """Run ``drlpp race``."""
-    options = read_options(given.method_option, "method", "accumulate=4")
-    method, methods = named_methods(given.policy, options)
+    method = given.method.method()
     refuse_lists(method.in_flight_per_link, method.recompute)
     spec, seed = given.optimizer.spec(), given.run.seed
     captured = capture(model_reference(given.model, given.model_option), seed=seed)
@@ -53,39 +49,23 @@ def race(given: Race) -> dict[str, Any]:
     layouts = layout_contenders(given.compare, captured, of_session["workers"], method)
     settings: dict[str, Any] = {"data": data.name}
     # What a race began without, it may continue with.
-    if methods:
-        settings["policies"] = [method.model_dump() for method in methods]
     if layouts:
         settings["placements"] = [layout.model_dump(mode="json") for layout in layouts]
     with live_run("race", given, captured, folder, of_session, settings) as session:
         with shown(console, "profiling operators and links"):
             known = load_or_measure_profile(session, folder)
         grounds = Grounds(session, *known, Space(method))
-        rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
-        run_and_report(grounds, layouts, data, folder, rules, methods)
-    return run_record(folder)
-
-
-def named_methods(
-    policies: Sequence[str], options: Mapping[str, object]
-) -> tuple[Method, list[Method]]:
-    """Return the common method, and that of each policy that is named.
-
-    Options that belong to one of these policies alone go to that one.
-    """
-    own: dict[str, dict[str, object]] = {}
-    for policy in dict.fromkeys(policies):
-        if policy in (SYNC.name, PIPEOPTIM.name):
+        if given.method.policy is not None and not pipelines(grounds, method):
+            for candidate in grounds.placed("gpipe", method, [2]):
+                # Says why it cannot be run.
+                session.plan(candidate)
             raise InvalidInput(
-                f"policy {policy} takes part in every race; leave out --policy {policy}, which is "
-                f"for others ({', '.join(NAMED_POLICIES)})"
+                f"policy {method.policy} cannot take part in this race: a pipeline needs two "
+                "accelerators with enough memory, and two operators"
             )
-        facts = WEIGHT_POLICIES.get(policy)
-        names = facts.own_options if facts else ()
-        own[policy] = {name: options[name] for name in names if name in options}
-    taken = {name for given in own.values() for name in given}
-    common = choose_method(None, {key: options[key] for key in options.keys() - taken})
-    return common, [choose_method(policy, given, common) for policy, given in own.items()]
+        rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
+        run_and_report(grounds, layouts, data, folder, rules)
+    return run_record(folder)
 
 
 def run_and_report(
@@ -94,7 +74,6 @@ def run_and_report(
     data: RaceData,
     folder: Path,
     options: Mapping[str, Any],
-    methods: Sequence[Method] = (),
 ) -> tuple[Course, RaceEnd]:
     """Run a race, or continue it; print its table and write the winner's training.
 
@@ -104,18 +83,8 @@ def run_and_report(
         data: to train and evaluate on.
         folder: for everything found.
         options: of :func:`~drlpp.racing.to_loss.race_to_loss`: what wins, and how it is run.
-        methods: of weight policies that take part too.
     """
     with shown(console, "choosing what takes part") as tell:
-        others: list[Contender] = []
-        for method in methods:
-            if not (found := pipelines(grounds, method)):
-                raise InvalidInput(
-                    f"policy {method.policy} cannot take part in this race: "
-                    f"{why_none(grounds, method)}"
-                )
-            others += found
-        named = [*others, *named]
         candidates = _candidates(grounds, named, folder)
         course, end = race_to_loss(
             grounds.session, candidates, data, folder, on_step=tell, **options

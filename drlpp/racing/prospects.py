@@ -121,22 +121,6 @@ def _microbatched(grounds: Grounds, method: Method, stages: int) -> list[Method]
     return [choose_method(None, {"microbatches": number}, method) for number in numbers]
 
 
-def why_none(grounds: Grounds, method: Method) -> str:
-    """Return why there are no :func:`pipelines` with a method."""
-    why = "a pipeline needs two accelerators and two operators at least"
-    if min(grounds.cluster.accelerators, len(grounds.session.graph)) < 2:
-        return why
-    for one in _microbatched(grounds, method, 2):
-        for candidate in grounds.placed("gpipe", one, [2]):
-            try:
-                grounds.session.plan(candidate)
-            except InvalidInput as error:
-                why = str(error)
-            else:
-                return "its pipelines are too large for the memory of the accelerators"
-    return why
-
-
 def with_a_chance(
     grounds: Grounds, usual: Sequence[Contender], named: Iterable[Contender] = ()
 ) -> tuple[list[Contender], str | None]:

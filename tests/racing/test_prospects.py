@@ -16,7 +16,6 @@ from drlpp.racing.prospects import (
     expected_seconds,
     learning_rates_shared,
     pipelines,
-    why_none,
     with_a_chance,
     with_microbatches,
 )
@@ -136,16 +135,3 @@ def test_what_flushes_races_at_microbatches_of_its_own(grounds: Grounds) -> None
     for method, wanted in ((slow.synchronous("1f1b-flush", 1), 16), (slow.method, 2)):
         found = pipelines(slow, method)
         assert max(one.method.microbatches for one in found) == wanted
-
-
-def test_a_policy_that_cannot_take_part_is_told_why(
-    grounds: Grounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Grounds, "batch_size", 1)
-    small = replace(grounds, cluster=local_cluster(4, grounds.cluster.within_host, None, 1e-9))
-    for where, policy, why in (
-        (grounds, "2bw", "as are in flight, 2 with this placement; accumulate is 1"),
-        (small, "stash", "too large for the memory"),
-    ):
-        assert not pipelines(where, choose_method(policy))
-        assert why in why_none(where, choose_method(policy))

@@ -178,13 +178,6 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     assert read_document(out / "race.json", TrainingRace) == race
     other = [*arguments[:-1], "modules:3", "--resume"]
     assert isinstance(CliRunner().invoke(app, other).exception, InvalidInput)
-    # A policy that the race began without, of which the rest is as it was.
-    more = [*arguments, "--policy", "2bw", "--resume"]
-    longer = CliRunner().invoke(app, more, catch_exceptions=False)
-    assert longer.exit_code == 0, longer.output
-    known, race = race, read_document(out / "race.json", TrainingRace)
-    assert race.candidates[: len(known.candidates)] == known.candidates
-    assert "2bw" in {one.method.policy for one in race.candidates}
     trained = {run.candidate for run in race.runs if run.curve.minibatches}
     assert trained == set(range(len(race.candidates)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from drlpp.cli.arguments import NAMED_POLICIES
-from drlpp.cli.race_command import named_methods
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners import Space
@@ -32,6 +29,7 @@ from drlpp.racing.rivals import (
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -215,7 +213,7 @@ def test_the_usual_candidates_are_what_a_user_has_and_pipelines(grounds: Grounds
     assert not any(schedule == "gpipe" for schedule, _ in ways)
 
 
-@pytest.mark.parametrize("policy", NAMED_POLICIES)
+@pytest.mark.parametrize("policy", sorted(WEIGHT_POLICIES.keys() - {"sync"}))
 def test_a_policy_takes_part_with_what_it_can_be_run_with(grounds: Grounds, policy: str) -> None:
     """Two stages on two workers, with 1, 2 or 4 microbatches: 2BW needs two in flight."""
     found = pipelines(grounds, choose_method(policy))
@@ -223,27 +221,3 @@ def test_a_policy_takes_part_with_what_it_can_be_run_with(grounds: Grounds, poli
     (microbatches,) = {one.method.microbatches for one in found}
     assert microbatches in ((2, 4) if policy.startswith("2bw") else (1, 2, 4))
     assert {name for one in found for name in one.names} == {"even split", "exact"}
-
-
-def test_options_of_a_policy_go_to_that_policy() -> None:
-    given = {"annealing_minibatches": 40, "clip_norm": 1.0}
-    common, (pipemare, stash) = named_methods(["pipemare", "stash", "stash"], given)
-    assert (common.policy, common.clip_norm, common.annealing_minibatches) == ("pipeoptim", 1.0, 0)
-    assert (pipemare.policy, pipemare.clip_norm) == ("pipemare", 1.0)
-    assert (pipemare.annealing_minibatches, pipemare.correction_decay) == (40, 0.135)
-    assert (stash.policy, stash.annealing_minibatches) == ("stash", 0)
-
-
-@pytest.mark.parametrize(
-    ("policy", "options", "told"),
-    [
-        ("sync", {}, "takes part in every race"),
-        ("paci", {}, "is unknown; there are"),
-        ("stash", {"annealing_minibatches": 4}, "belong to policy pipemare"),
-    ],
-)
-def test_policies_that_cannot_be_named(
-    policy: str, options: Mapping[str, object], told: str
-) -> None:
-    with pytest.raises(InvalidInput, match=told):
-        named_methods([policy], options)
