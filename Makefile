@@ -60,7 +60,7 @@ OLDEST := .venv-oldest
 compatibility:
 	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
 	grep -vE '^(torch|sympy|setuptools)==' constraints.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.11.*' -e '.[dev]'
 	$(OLDEST)/bin/python -m pytest -q -n 3 $(BY_FILE)
 
 # Type checkers, the contracts of imports and the reference of the site do not follow the mapping of

@@ -1,4 +1,4 @@
-"""What differs between the versions of torch that are supported, from 2.8 on; nothing else asks.
+"""What differs between the versions of torch that are supported, from 2.11 on; nothing else asks.
 
 ``make compatibility`` runs the tests with the oldest of them.
 """
@@ -12,12 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
     from torch import fx, nn
-    from torch.export import ExportedProgram
 
 
-OLDEST = "2.8"
+OLDEST = "2.11"
 """The oldest version that is supported, as ``pyproject.toml`` says."""
 
 
@@ -69,7 +67,7 @@ def graphs_compiled_when_used() -> AbstractContextManager[None]:
 def traced_without_stacks() -> Iterator[None]:
     """Let torch not write down for every node where in the user's code it comes from.
 
-    Nothing here reads that. It takes a seventh of a small capture; torch 2.8 knows no such setting.
+    Nothing here reads that. It takes a seventh of a small capture; torch 2.11 has no such setting.
     """
     from torch.fx import config
 
@@ -81,18 +79,11 @@ def traced_without_stacks() -> Iterator[None]:
         config.do_not_emit_stack_traces = before
 
 
-def unguarded_module(program: ExportedProgram) -> fx.GraphModule:
-    """Return an exported program as a module, without the checks of inputs that torch 2.9 adds."""
-    if "check_guards" in inspect.signature(program.module).parameters:
-        return program.module(check_guards=False)
-    return program.module()
-
-
 def graph_compiled_when_used(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:
     """Make a graph module that becomes Python code when it is called or pickled.
 
     Others are compiled whenever they change, which takes longer than to cut a graph. The name is
-    private in torch 2.8 to 2.13.
+    private in torch 2.11 to 2.13.
     """
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
@@ -102,7 +93,7 @@ def graph_compiled_when_used(root: nn.Module, graph: fx.Graph) -> fx.GraphModule
 def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:
     """Let ``view`` copy where memory is laid out otherwise than ``torch.export`` assumed.
 
-    In torch 2.8 it assumes one layout of attention's output for all types. Mended by 2.13.
+    Before, it assumes one layout of attention's output for all types. Mended by 2.13.
     """
     import torch
 
@@ -117,13 +108,3 @@ def pipelines_take_functions() -> bool:
     from torch.distributed.pipelining import schedules
 
     return hasattr(schedules._PipelineScheduleRuntime, "register_custom_function")
-
-
-def forget_keys(store: dist.Store) -> None:
-    """Delete what a store holds.
-
-    A store cannot list its keys in torch 2.8: there these few bytes stay until the session ends.
-    """
-    if hasattr(store, "list_keys"):
-        for key in store.list_keys():
-            store.delete_key(key)

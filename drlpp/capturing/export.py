@@ -34,7 +34,6 @@ from drlpp.torch_versions import (
     graph_compiled_when_used,
     graphs_compiled_when_used,
     traced_without_stacks,
-    unguarded_module,
 )
 
 _HINT = (
@@ -67,7 +66,7 @@ def export_graph(
         ):
             program = torch.export.export(module, *as_arguments(_told_apart(inputs)))
             _forget_origins(program.graph_module)
-            root = unguarded_module(program)
+            root = program.module(check_guards=False)
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:

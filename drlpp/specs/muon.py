@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW, Muon, Optimizer
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
@@ -47,9 +47,6 @@ class MuonWithAdamW(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        # torch has it since 2.9.
-        from torch.optim import Muon
-
         if lr < 0:
             raise ValueError(f"Invalid learning rate: {lr}")
         if adamw_lr is not None and lr == 0:

@@ -210,12 +210,9 @@ class OptimizerSpec(NamedClass):
     @classmethod
     def known(cls) -> dict[str, type]:
         """Return torch's optimizers by lower-case name; ours is Muon, of which torch has a half."""
-        found = super().known()
-        if "muon" in found:
-            from drlpp.specs.muon import MuonWithAdamW
+        from drlpp.specs.muon import MuonWithAdamW
 
-            found["muon"] = MuonWithAdamW
-        return found
+        return {**super().known(), "muon": MuonWithAdamW}
 
     def why_unusable(self, kind: type) -> str | None:
         """Return why no stage of a pipeline can be updated by an optimizer, None if one can."""

@@ -307,7 +307,7 @@ def accelerator_of(
 def devices_here(kind: str) -> int:
     """Return how many devices of a type of GPUs torch can use on this host."""
     module = getattr(torch, kind, None)
-    # In torch 2.8 some of these modules cannot tell, and have no devices then.
+    # In older torch some of these modules cannot tell, and have no devices then.
     try:
         return int(module.device_count()) if module and module.is_available() else 0
     except AttributeError:

@@ -55,7 +55,6 @@ from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.worker.executor import Executor, Runner
 from drlpp.runtime.worker.operator_timing import time_operators
 from drlpp.schedule.actions import Message
-from drlpp.torch_versions import forget_keys
 
 if TYPE_CHECKING:
     from drlpp.runtime.stage.compiling import StageCompiler
@@ -201,7 +200,9 @@ class Worker:
             held.connections.close()
             if self._worker == held.command.group.workers[0]:
                 # The addresses that the workers exchanged; all of them have met.
-                forget_keys(dist.PrefixStore(held.command.group.name, self._store))
+                store = dist.PrefixStore(held.command.group.name, self._store)
+                for key in store.list_keys():
+                    store.delete_key(key)
         del held
         # Graphs and autograd's hooks refer to themselves.
         gc.collect()

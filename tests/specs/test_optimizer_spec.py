@@ -44,8 +44,6 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup, divided, s
     ],
 )
 def test_optimizers(name: str, options: dict[str, Any], message: str) -> None:
-    if name == "muon" and not hasattr(torch.optim, "Muon"):
-        pytest.skip("torch 2.9 has it")
     with pytest.raises(InvalidInput, match=message):
         OptimizerSpec.parse(name, **options)
 
@@ -196,7 +194,6 @@ def _weights(shapes: list[tuple[int, ...]]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("kinds", SHAPES)
 def test_is_torchs_muon_and_torchs_adamw(kinds: str, fused: bool) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 _TORCHS = ("torchinductor*", "*/_remote_module_non_scriptable.py")
-"""Torch's cache is there for everyone; the other is what torch 2.8 makes when it is imported."""
+"""Torch's cache is there for everyone; the other is what torch 2.11 makes when it is imported."""
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ def test_random_numbers_come_from_the_generator_of_the_device(
     assert generators[0].initial_seed() != generators[1].initial_seed()
 
 
-# As torch 2.8 and later end every error of CUDA; the last line has an assertion in it that is none.
+# As torch ends every error of CUDA; the last line has an assertion in it that is none.
 ADVICE = """
 Search for `{name}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html \
 for more information.

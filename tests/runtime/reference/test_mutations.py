@@ -14,23 +14,26 @@ import torch
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule import schedule, ties
-from tests.support.mutations import chained, microbatches, optimizers, split_backwards, tied
+from tests.support.mutations import (
+    chained,
+    microbatches,
+    muon,
+    optimizers,
+    split_backwards,
+    tied,
+)
 from tests.support.mutations.mutation import Comparison, Mutation
 
 ROUNDING, NOTICED = 1e-9, 1e-4
 
-COMPARISONS: dict[str, Comparison] = tied.COMPARISONS | chained.COMPARISONS
+COMPARISONS: dict[str, Comparison] = tied.COMPARISONS | chained.COMPARISONS | muon.COMPARISONS
 MUTATIONS: list[Mutation] = [
     *tied.MUTATIONS,
     *microbatches.MUTATIONS,
     *optimizers.MUTATIONS,
+    *muon.MUTATIONS,
     *split_backwards.MUTATIONS,
 ]
-if hasattr(torch.optim, "Muon"):
-    from tests.support.mutations import muon
-
-    COMPARISONS |= muon.COMPARISONS
-    MUTATIONS += muon.MUTATIONS
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,6 @@
 """The workers' weights after N minibatches equal the reference executor's for every method."""
 
 import pytest
-import torch
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.candidate import Candidate
@@ -70,9 +69,8 @@ OPTIMIZERS = {
     "asgd": OptimizerSpec(name="asgd", options={"lr": 0.05}),
     "lion": OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003),
 }
-if hasattr(torch.optim, "Muon"):
-    # Its matrices; stages have the others as well, or some kinds only.
-    OPTIMIZERS["muon"] = OptimizerSpec.parse("muon", lr=0.01, adamw_lr=0.004, eps=1e-4)
+# Its matrices; stages have the others as well, or some kinds only.
+OPTIMIZERS["muon"] = OptimizerSpec.parse("muon", lr=0.01, adamw_lr=0.004, eps=1e-4)
 WITHOUT_SIGNS = [name for name in OPTIMIZERS if name not in {"lion", "muon"}]
 
 OPTIONS = [
@@ -132,7 +130,7 @@ CASES = [
     *in_turns(
         [POLICIES["pipeoptim"], *(POLICIES[name] for name in ("stash", "2bw", "last-step"))],
         ["replicated"],
-        ["muon"] if "muon" in OPTIMIZERS else [],
+        ["muon"],
         slow=[POLICIES[name] for name in ("stash", "2bw", "last-step")],
     ),
     *in_turns([*OPTIONS, *RARER], SHAPES, ["sgd"], slow=RARER),

@@ -71,8 +71,6 @@ LION = OptimizerSpec.parse(
     eps=1e-4,
 )
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW, "adam": ADAM, "muon": MUON, "lion": LION}
-if not hasattr(torch.optim, "Muon"):
-    del OPTIMIZERS["muon"]
 
 METHODS = {
     **POLICIES,

@@ -114,10 +114,9 @@ NEWER = {
     "ZB-H1": of_chain(Method(schedule="zb-h1", policy="sync", microbatches=4)),
     "ZB-V": of_chain(Method(schedule="zb-v", policy="sync", microbatches=8), SGD, "folded"),
 }
-if hasattr(torch.optim, "Muon"):
-    MUON = OptimizerSpec.parse("muon")
-    NEWER["Muon"] = of_chain(Method(policy="stash", microbatches=2), MUON)
-    NEWER["Muon, predicted"] = of_chain(Method(microbatches=2), MUON)
+MUON = OptimizerSpec.parse("muon")
+NEWER["Muon"] = of_chain(Method(policy="stash", microbatches=2), MUON)
+NEWER["Muon, predicted"] = of_chain(Method(microbatches=2), MUON)
 
 MATRICES = WIDTH / (WIDTH + 1)
 """Their share of a layer's weights; the others are its bias."""

@@ -1,4 +1,4 @@
-"""Muon: what is torch's Muon's, and what is its AdamW's. Needs a torch that has it.
+"""Muon: what is torch's Muon's, and what is its AdamW's.
 
 Workers and reference call the same optimizer, so that only the rule can tell.
 """

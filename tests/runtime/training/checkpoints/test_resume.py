@@ -56,8 +56,7 @@ OPTIMIZERS["groups"] = OptimizerSpec.parse(
     ],
     lr=0.01,
 )
-if hasattr(torch.optim, "Muon"):
-    OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
+OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
 
 
 @pytest.fixture(scope="module")
