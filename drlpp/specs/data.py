@@ -161,44 +161,48 @@ def fitted(name: str, data: Data, example_inputs: Batch, example_targets: Batch)
     Raises:
         InvalidInput: if it does not fit.
     """
-    examples, parts = (example_inputs, example_targets), []
-    size = len(tensors_in(example_inputs)[0])
+    examples, parts = Samples(example_inputs, example_targets), []
     for part, given in data._asdict().items():
         what = f"data {name!r}: what is given to {part}"
         if not isinstance(given, Samples):
             raise InvalidInput(
                 f"{what} is a {type(given).__name__}; expected Samples((inputs, ...), targets)"
             )
-        samples = arranged(given, *examples, what)
-        if kinds_of(samples) != kinds_of(examples):
+        samples = fitting(given, examples, what)
+        if len(samples) < len(examples):
             raise InvalidInput(
-                f"{what} has {kinds_text(*samples)}, but the model takes {kinds_text(*examples)}"
+                f"{what} has {len(samples)} samples; a minibatch takes {len(examples)}"
             )
-        lengths = {len(value) for value in tensors_in(samples)}
-        if len(lengths) > 1:
-            raise InvalidInput(
-                f"{what} has tensors of {sorted(lengths)} samples; they have to be equally many"
-            )
-        if len(samples) < size:
-            raise InvalidInput(f"{what} has {len(samples)} samples; a minibatch takes {size}")
         parts.append(samples)
     return Data(*parts)
 
 
-def arranged(
-    samples: Samples, example_inputs: Batch, example_targets: Batch, where: str
-) -> Samples:
+def fitting(samples: Samples, examples: Samples, where: str, hint: str = "") -> Samples:
     """Return samples in the structure of examples; a model without targets gets empty ones.
 
     Raises:
-        InvalidInput: the structure is another; it begins with ``where``.
+        InvalidInput: structure, shapes or types are others, or the tensors have not equally many
+            samples; it begins with ``where``, and ends with ``hint`` where sizes alone differ.
     """
-    inputs = arranged_like(example_inputs, samples.inputs, f"{where}: inputs")
+    inputs = arranged_like(examples.inputs, samples.inputs, f"{where}: inputs")
     targets = samples.targets
-    if targets is None and has_no_targets(example_targets):
+    if targets is None and has_no_targets(examples.targets):
         first = tensors_in(inputs)[0]
         targets = torch.empty(len(first) if first.dim() else 0, 0)
-    return Samples(inputs, arranged_like(example_targets, targets, f"{where}: targets"))
+    found = Samples(inputs, arranged_like(examples.targets, targets, f"{where}: targets"))
+    pairs = list(zip(tensors_in(found), tensors_in(examples), strict=True))
+    if any(_kind_of(one) != _kind_of(example) for one, example in pairs):
+        of_sizes = all((a.dim(), a.dtype) == (b.dim(), b.dtype) for a, b in pairs)
+        raise InvalidInput(
+            f"{where} has {_kinds_text(found)}, but the model takes {_kinds_text(examples)}"
+            f"{hint if of_sizes else ''}"
+        )
+    lengths = {len(value) for value, _ in pairs}
+    if len(lengths) > 1:
+        raise InvalidInput(
+            f"{where} has tensors of {sorted(lengths)} samples; they have to be equally many"
+        )
+    return found
 
 
 def has_no_targets(example_targets: Batch) -> bool:
@@ -212,24 +216,17 @@ def _as_samples(inputs: Batch, targets: Batch | None = None) -> Samples:
     return Samples((inputs,) if isinstance(inputs, Tensor) else inputs, targets)
 
 
-def kinds_of(batch: Batch) -> list[object]:
-    """Return shape and type of the samples in every tensor, or what it is instead."""
-    return [_kind_of(value) for value in tensors_in(batch)]
-
-
-def kinds_text(inputs: Batch, targets: Batch) -> str:
-    """Return the tensors of a batch by name, each with the shape and type of a sample."""
-    named = [*named_tensors("inputs", inputs), *named_tensors("targets", targets)]
-    kinds = [(name, _kind_of(value)) for name, value in named]
+def _kinds_text(samples: Samples) -> str:
+    """Return the tensors by name, each with the shape and type of a sample."""
     return ", ".join(
-        f"{name} {' '.join(map(str, kind)) if isinstance(kind, tuple) else kind}"
-        for name, kind in kinds
+        f"{name} {_kind_of(tensor)}"
+        for part, batch in samples._asdict().items()
+        for name, tensor in named_tensors(part, batch)
     )
 
 
-def _kind_of(value: object) -> object:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    if not value.dim():
+def _kind_of(tensor: Tensor) -> str:
+    if not tensor.dim():
         return "a single number"
-    return tuple(value.shape[1:]), str(value.dtype).removeprefix("torch.")
+    sparse = "" if tensor.layout == torch.strided else f" {tensor.layout}"
+    return f"{tuple(tensor.shape[1:])} {tensor.dtype}{sparse}".replace("torch.", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader, default_collate
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
-from drlpp.specs.batches import Batch, named_tensors, tensors_in
-from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of, kinds_text
+from drlpp.specs.batches import Batch
+from drlpp.specs.data import Samples, fitting, has_no_targets
 
 Unpack = Callable[[Any], tuple[Batch, Batch | None]]
 """Makes ``(inputs, targets)`` of what a loader gives, structured as the model takes them."""
@@ -33,7 +33,8 @@ TRAINING, HELD_OUT = "the training loader", "the held-out loader"
 
 _DIED = " (a process of the loader has ended; the system may have killed it for want of memory)"
 
-_FRAME = re.compile(r'\n  File ".*", line \d+, in .*(?:\n  .*)*\n')
+_TRACEBACK = re.compile(r"\ACaught (?:.*\n)* .*\n\S+: ")
+"""What a loader's process says before the message of what it raised."""
 
 
 @contextmanager
@@ -88,9 +89,10 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
                 except (Exception, SystemExit) as error:
                     # What torch raises if a process dies while it hands over loaded data.
                     died = isinstance(error, ConnectionError | EOFError)
+                    message = " ".join(_TRACEBACK.sub("", str(error)).split())
                     raise DataError(
                         f"{name} raised {type(error).__name__} after {count} minibatches: "
-                        f"{_message_of(error)}{_DIED if died else ''}"
+                        f"{message}{_DIED if died else ''}"
                     ) from error
                 state = torch.get_rng_state()
             yield batch
@@ -114,28 +116,15 @@ def _end_processes(loader: Loader, iterator: object) -> None:
         iterator._shutdown_workers()
 
 
-def _message_of(error: BaseException) -> str:
-    """Return what an error says, in one line.
-
-    A loader's process sends its whole traceback as the text of what it raised. The message in it
-    begins behind the last line that is indented as a traceback's are.
-    """
-    text = str(error).strip()
-    # Behind a frame its line of code, and marks below it.
-    *frames, last = _FRAME.split(text)
-    if frames and text.startswith("Caught "):
-        text = last.partition(": ")[2]
-    return " ".join(text.split())
-
-
 class Unpacker:
     """Takes batches apart and holds them against the model's example inputs and targets.
 
     Without a function ``unpack``, a batch is
 
     - a dictionary: inputs and targets are taken by their names in the examples; targets that have
-      no names are called ``labels``, ``label``, ``targets`` or ``target``;
-    - a tuple or list of the inputs and, last, the targets, if the model has any.
+      no names are called ``labels``;
+    - a tuple or list of the inputs, each by itself or all in one structure, and, last, the targets,
+      if the model has any.
     """
 
     def __init__(
@@ -145,7 +134,7 @@ class Unpacker:
         note: Callable[[str], None] = lambda note: None,
     ) -> None:
         self._unpack = unpack
-        self._inputs, self._targets = captured.task.inputs, captured.task.targets
+        self._examples = Samples(captured.task.inputs, captured.task.targets)
         self._note = cache(note)
         self.batch_size = captured.task.batch_size
 
@@ -155,146 +144,66 @@ class Unpacker:
         Raises:
             InvalidInput: they do not suit the model.
         """
-        samples = self._taken_apart(batch, loader)
-        named = (
-            *named_tensors("inputs", samples.inputs),
-            *named_tensors("targets", samples.targets),
-        )
-        for name, tensor in named:
-            if tensor.layout != torch.strided or tensor.is_meta:
-                kind = "on device meta" if tensor.is_meta else f"of layout {tensor.layout}"
-                raise InvalidInput(
-                    f"{loader} gives a tensor {kind} for {name}; expected a dense one with values"
-                )
-        if kinds_of(samples) != kinds_of((self._inputs, self._targets)):
-            raise InvalidInput(
-                f"{loader} gives {kinds_text(*samples)}, but the model takes "
-                f"{kinds_text(self._inputs, self._targets)}"
-                f"{_hint(samples, (self._inputs, self._targets))}"
-            )
-        lengths = {len(value) for value in tensors_in(samples)}
-        if len(lengths) > 1:
-            raise InvalidInput(
-                f"{loader} gives a batch whose tensors have {sorted(lengths)} samples; they "
-                "have to be equally many"
-            )
-        return pytree.tree_map(torch.clone, samples)
-
-    def known_samples(self, loader: Loader) -> int | None:
-        """Return how many samples an epoch gives, None where only loading them would show it.
-
-        A function that collates or unpacks samples may make more or fewer of them.
-        """
-        batches = loader.batch_sampler
-        if self._unpack is not None or loader.collate_fn is not default_collate:
-            return None
-        if type(batches) is not BatchSampler or not isinstance(batches.sampler, Sized):
-            return None
-        samples = len(batches.sampler)
-        return samples - samples % batches.batch_size if batches.drop_last else samples
-
-    def _taken_apart(self, batch: object, loader: str) -> Samples:
-        where = f"a batch of {loader}"
         if self._unpack is not None:
-            where, samples = f"what unpack makes of {where}", self._by_function(batch, loader)
+            where, samples = f"what unpack makes of a batch of {loader}", self._by_function(batch)
         elif isinstance(batch, Mapping):
-            samples = self._by_name(batch, loader)
-        elif isinstance(batch, tuple | list):
-            samples = self._by_position(batch, loader)
-        elif isinstance(batch, Tensor) and has_no_targets(self._targets):
-            samples = Samples((batch,), None)
+            where, samples = f"a batch of {loader}", self._by_name(batch, loader)
         else:
-            raise InvalidInput(
-                f"{loader} gives batches of type {type(batch).__name__}; expected (inputs, "
-                "targets) or a dictionary, or give a function unpack that makes (inputs, targets) "
-                "of a batch"
-            )
-        return arranged(samples, self._inputs, self._targets, where)
+            where, samples = f"a batch of {loader}", self._by_position(batch)
+        return pytree.tree_map(torch.clone, fitting(samples, self._examples, where, _PADDING))
 
-    def _by_function(self, batch: object, loader: str) -> Samples:
+    def _by_function(self, batch: object) -> Samples:
         assert self._unpack is not None
         try:
             inputs, targets = self._unpack(batch)
         except (Exception, SystemExit) as error:
             raise InvalidInput(
                 f"unpack raised {type(error).__name__}: {error}; it has to make (inputs, targets) "
-                f"of a batch of {loader}, which is a {type(batch).__name__}"
+                f"of a batch, which is a {type(batch).__name__}"
             ) from error
         return Samples((inputs,) if isinstance(inputs, Tensor) else inputs, targets)
 
     def _by_name(self, batch: Mapping[str, Any], loader: str) -> Samples:
-        if not isinstance(self._inputs, Mapping):
-            raise InvalidInput(
-                f"{loader} gives dictionaries with {', '.join(map(repr, batch))}, but the "
-                "model's example inputs have no names; make them a dictionary too (keywords of its "
-                "forward), or give a function unpack that makes (inputs, targets) of a batch"
-            )
-        names = set(self._inputs)
-        if has_no_targets(self._targets):
-            targets = None
-        elif isinstance(self._targets, Mapping):
-            targets, names = batch, names | set(self._targets)
+        inputs, targets = self._examples
+        names = {*inputs} if isinstance(inputs, Mapping) else set()
+        if isinstance(targets, Mapping):
+            names, found = names | {*targets}, batch
         else:
-            label = next((name for name in _LABELS if name in batch), None)
-            if label is None:
-                raise InvalidInput(
-                    f"{loader} gives dictionaries with {', '.join(map(repr, batch))}, and none "
-                    f"of it is called {' or '.join(map(repr, _LABELS))}; call the targets so, make "
-                    "the model's example targets a dictionary, or give a function unpack"
-                )
-            targets, names = batch[label], names | {label}
-        left_out = [name for name in batch if name not in names]
-        if left_out:
+            names, found = names | {"labels"}, batch.get("labels")
+        if left_out := [name for name in batch if name not in names]:
             self._note(
                 f"{loader} also gives {', '.join(map(repr, left_out))}, which the model does not "
-                f"take: its example inputs have {', '.join(map(repr, self._inputs))}"
+                f"take: it has {', '.join(map(repr, sorted(names)))}"
             )
-        return Samples(batch, targets)
+        return Samples(batch, None if has_no_targets(targets) else found)
 
-    def _by_position(self, batch: Sequence[Any], loader: str) -> Samples:
-        """Divide a batch behind its inputs; without names, however the inputs are grouped."""
-        flat = _flat(batch)
-        targets = () if has_no_targets(self._targets) else tensors_in(self._targets)
-        count = len(tensors_in(self._inputs))
-        if all(isinstance(value, Tensor) for value in flat):
-            if len(flat) != count + len(targets):
-                raise InvalidInput(
-                    f"{loader} gives {len(flat)} tensors, {kinds_of(flat)}, but the model takes "
-                    f"{len(targets) + count}: {kinds_text(self._inputs, self._targets)}"
-                )
-            structure = pytree.tree_structure(self._inputs)
-            inputs = pytree.tree_unflatten(flat[:count], structure)
-            structure = pytree.tree_structure(self._targets)
-            rest = pytree.tree_unflatten(flat[count:], structure) if targets else None
-            return Samples(inputs, rest)
-        *given, last = (*batch, None) if has_no_targets(self._targets) else batch
-        if isinstance(self._inputs, Mapping) or len(given) != len(self._inputs):
-            # ((inputs, …), targets), or inputs of which each is a structure.
-            given = given[0] if given else given
-        return Samples(given, last)
+    def _by_position(self, batch: object) -> Samples:
+        inputs, targets = self._examples
+        given = list(batch) if isinstance(batch, tuple | list) else [batch]
+        found = given.pop() if given and not has_no_targets(targets) else None
+        # Inputs that are a dictionary, or several, may be one structure: ((inputs, …), targets).
+        grouped = len(given) == 1 and not isinstance(given[0], Tensor)
+        if grouped and (isinstance(inputs, Mapping) or len(inputs) > 1):
+            (given,) = given
+        return Samples(given, found)
 
 
-_LABELS = ("labels", "label", "targets", "target")
+_PADDING = (
+    "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad and "
+    "cut sentences (a tokenizer's padding='max_length', truncation=True), scale images"
+)
 
 
-def _hint(found: object, wanted: object) -> str:
-    """Return what to do where sizes are all that differs, as in sentences of another length."""
-    pairs = list(zip(tensors_in(found), tensors_in(wanted), strict=True))
-    if any((a.dim(), a.dtype) != (b.dim(), b.dtype) for a, b in pairs):
-        return ""
-    return (
-        "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad "
-        "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images"
-    )
-
-
-def _flat(values: Sequence[Any]) -> list[Any]:
-    # Not by pytree, for which a list's or tuple's subclass is a leaf.
-    return [
-        leaf
-        for value in values
-        for leaf in (_flat(value) if isinstance(value, tuple | list) else [value])
-    ]
+def lengths_of(loader: Loader) -> tuple[int | None, int]:
+    """Return the samples of an epoch, None if they are not known, and those of a minibatch."""
+    batches = loader.batch_sampler
+    if not isinstance(batches, BatchSampler):
+        return None, 1
+    source = loader.dataset if isinstance(loader.dataset, IterableDataset) else batches.sampler
+    if not isinstance(source, Sized):
+        return None, batches.batch_size
+    samples, size = len(source), batches.batch_size
+    return samples - samples % size if batches.drop_last else samples, size
 
 
 def begin_epoch(loader: DataLoader, number: int) -> None:

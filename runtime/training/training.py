@@ -246,8 +246,7 @@ class PipelineTrainer:
             unpack: makes ``(inputs, targets)`` of what a loader gives, where that is neither a
                 dictionary with the names of the model's inputs, nor a tuple or list of the inputs
                 and, last, the targets (:class:`~drlpp.runtime.loading.loaders.Unpacker`).
-            minibatches: of an epoch. By default as many as the loader gives; where only loading
-                them tells how many that are, it is read once for that.
+            minibatches: of an epoch; needed where the loader's data set or sampler has no length.
 
         Raises:
             InvalidInput: anything given does not fit.

@@ -23,6 +23,7 @@ from drlpp.runtime.loading.loaders import (
     Unpacker,
     generators_of,
     iterate,
+    lengths_of,
     preserve_rng_state,
 )
 from drlpp.runtime.session.session import ClusterSession
@@ -164,16 +165,14 @@ def epoch_seed(seed: int, epoch: int) -> int:
     return (seed * 1_000_003 + epoch) % 2**64
 
 
-_MOST_HELD_OUT_SAMPLES = 1_000_000
-
-
 class LoadedData(TrainingData):
     """What loaders give, of which a few minibatches are in memory at any time.
 
     Torch's global generator is seeded for the training loader in every epoch. Generators of the
     loader's own continue from epoch to epoch, and a checkpoint holds their state at the start of
     its epoch: to resume in the middle, the loader begins the epoch anew, and what was done is
-    skipped. Without a number of ``minibatches`` an epoch is all that the loader gives.
+    skipped. Without a number of ``minibatches`` an epoch is all that the loader gives, whose data
+    set or sampler has a length.
 
     Raises:
         InvalidInput: what the loader gives does not suit the model.
@@ -197,29 +196,22 @@ class LoadedData(TrainingData):
         self._seed = seed
         self._note = cache(note)
         self._state = self._current_state()
-        self._check_first(self._train, TRAINING)
-        if self._held_out is not None:
-            self._check_first(self._held_out, HELD_OUT)
-        samples, known = self._unpack.known_samples(self._train), None
-        # The loader's own attribute is None where it was given a sampler of batches.
-        batch_size = getattr(self._train.batch_sampler, "batch_size", None)
-        if samples is not None and batch_size == self.batch_size:
-            known = samples // self.batch_size
-        self._wants_all = minibatches in (None, known)
-        if minibatches is None:
-            minibatches = self._count_minibatches() if known is None else known
-        if not minibatches:
+        if (first := self._first(self._train, TRAINING)) != self.batch_size:
+            raise self._unlike(first)
+        samples, size = lengths_of(self._train)
+        known = samples and samples // size
+        if minibatches is None and known is None:
             raise InvalidInput(
-                f"{TRAINING} gives no minibatch of {self.batch_size} samples, for which the model "
-                f"is captured; make it batch_size={self.batch_size}, and its data set one that "
-                "can be iterated more than once"
+                f"{TRAINING} does not say how many samples it has; say how many minibatches make "
+                "an epoch (minibatches, or --minibatches), or give its data set or sampler a length"
             )
-        if known is not None and minibatches > known:
+        if minibatches is not None and known is not None and minibatches > known:
             raise InvalidInput(
                 f"minibatches is {minibatches}, but {TRAINING} gives {known} of "
                 f"{self.batch_size} samples in an epoch"
             )
-        self.minibatches = minibatches
+        self._wants_all = minibatches in (None, known)
+        self.minibatches = minibatches or known or 0
         self.held_out_count = HeldOutCount(self._count_held_out(), self.batch_size)
 
     def held_out(self) -> Generator[Samples]:
@@ -277,11 +269,8 @@ class LoadedData(TrainingData):
                         )
                 last = number == self.minibatches - 1
                 # A sampler may draw once more when it is asked past its end.
-                if last and self._wants_all and next(whole, None) is not None:
-                    self._note(
-                        f"{TRAINING} gives more minibatches in an epoch than the "
-                        f"{self.minibatches} that are expected: those beyond are not trained on"
-                    )
+                if last and self._wants_all:
+                    next(whole, None)
                 if number >= begin:
                     yield minibatch
             if number < self.minibatches - 1:
@@ -299,7 +288,7 @@ class LoadedData(TrainingData):
         for batch in iterate(self._train, epoch_seed(self._seed, epoch), epoch):
             minibatch = self._unpack(batch)
             if len(minibatch) > self.batch_size:
-                raise self._too_large(minibatch)
+                raise self._unlike(len(minibatch))
             if len(minibatch) == self.batch_size:
                 yield minibatch
                 continue
@@ -309,60 +298,36 @@ class LoadedData(TrainingData):
                 f"minibatches of {self.batch_size}"
             )
 
-    def _too_large(self, minibatch: Samples) -> InvalidInput:
+    def _unlike(self, samples: int) -> InvalidInput:
         return InvalidInput(
-            f"{TRAINING} gives a minibatch of {len(minibatch)} samples, but the model is captured "
-            f"for minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
+            f"{TRAINING} gives a minibatch of {samples} samples, but the model is captured for "
+            f"minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
         )
 
-    def _check_first(self, loader: Loader, name: str) -> None:
-        """Raise an error if the first minibatch does not fit, before any worker starts."""
+    def _first(self, loader: Loader, name: str) -> int:
+        """Return the samples of the first minibatch, which fits, before any worker starts."""
         with preserve_rng_state(loader):
             batch = next(iterate(loader, epoch_seed(self._seed, 0), name=name), None)
         if batch is None:
             raise InvalidInput(f"{name} gives no minibatch at all; at least one is needed")
-        samples = self._unpack(batch, name)
-        if name == TRAINING and len(samples) > self.batch_size:
-            raise self._too_large(samples)
-
-    def _count_minibatches(self) -> int:
-        self._note(
-            "the training loader is read once to count its minibatches; where it never ends, "
-            "say how many make an epoch (minibatches, or --minibatches)"
-        )
-        with preserve_rng_state(self._train):
-            return sum(1 for _ in self._whole(epoch=1))
+        return len(self._unpack(batch, name))
 
     def _count_held_out(self) -> int:
         if self._held_out is None:
             return 0
-        count = self._unpack.known_samples(self._held_out)
-        if count is not None:
-            return count
-        count = 0
-        self._note("the held-out loader is read once to count its samples")
-        with preserve_rng_state(self._held_out):
-            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
-                count += len(self._unpack(batch, HELD_OUT))
-                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
-                    raise InvalidInput(
-                        f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
-                        "has no length, so it may never end; give a data set with __len__, or "
-                        "fewer samples"
-                    )
-        return count
+        first = self._first(self._held_out, HELD_OUT)
+        samples, size = lengths_of(self._held_out)
+        if samples is None or first != min(samples, size):
+            has = f"{samples} samples" if samples else "no length"
+            raise InvalidInput(
+                f"{HELD_OUT} has {has}, and its first minibatch {first}; expected a data set or a "
+                "sampler with a length, and a batch_size, of samples that are one each in a batch"
+            )
+        return samples
 
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)
         return LoaderState(tuple(generator.get_state() for generator in generators))
-
-
-def _has_length(loader: Loader) -> bool:
-    # Of the loader: a data set with a length may be drawn from without end.
-    try:
-        return len(loader) >= 0
-    except TypeError:
-        return False
 
 
 def _hash_of(samples: Samples) -> str:

@@ -140,7 +140,7 @@ def test_random_samples_and_orders_are_the_same_again(
 
     def train(**options: Path | bool) -> TrainingResult:
         loader = LOADERS[kind](noisy(captured))
-        return PipelineTrainer(document, **options).fit(loader, epochs=2)
+        return PipelineTrainer(document, **options).fit(loader, epochs=2, minibatches=12)
 
     whole, rest = _killed_and_resumed(train, tmp_path, saved)
     assert same(rest.state_dict, whole.state_dict)
@@ -188,7 +188,9 @@ def test_a_loader_that_goes_on_elsewhere_is_refused(
     def train(**options: Path | bool | int) -> TrainingResult:
         samples = noisy(captured)
         loader = DataLoader(samples, batch_sampler=Counting(len(samples)))
-        return PipelineTrainer(document, out=tmp_path, **options).fit(loader, epochs=2)
+        return PipelineTrainer(document, out=tmp_path, **options).fit(
+            loader, epochs=2, minibatches=12
+        )
 
     with killed_after_saving(4):
         train(checkpoint_every=5)
