@@ -25,7 +25,7 @@ from drlpp.errors import InvalidInput, did_you_mean
 from drlpp.io.run_folder import OPTIONS_NAME
 
 _NOT_KEPT = {"out", "resume"}
-_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule", "parameter-group"}
+_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule"}
 
 _given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
 
@@ -180,9 +180,6 @@ def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
     if option == "elastic":
         return not given.get("workers")
     texts = [str(one) for one in (value if isinstance(value, list) else [value])]
-    if option == "parameter-group":
-        # Options of a group stand behind its patterns' colon.
-        texts = [text.partition(":")[2] for text in texts]
     if option not in _MAY_NAME_CODE or not any(":" in text for text in texts):
         return True
     if option == "data" and not given.get("data"):

@@ -243,8 +243,8 @@ class OptimizerSettings:
     )
     parameter_group: list[str] = option(
         list,
-        "Parameters with options of their own, '*.bias *norm*: weight_decay=0', or another "
-        "optimizer, '*.weight: optimizer=muon lr=0.02'; the first match counts. Repeatable.",
+        "Parameters with options of their own, '*.bias *norm*: weight_decay=0'; the first match "
+        "counts. Repeatable.",
         "GROUP",
     )
 
@@ -270,9 +270,7 @@ def _group(text: str) -> ParameterGroup:
             f"parameter group {text!r}: expected 'PATTERN …: KEY=VALUE …', such as "
             "'*.bias *norm*: weight_decay=0'"
         )
-    optimizer = given.pop("optimizer", None)
-    name = None if optimizer is None else str(optimizer)
-    return ParameterGroup.parse(*patterns.split(), optimizer=name, **given)
+    return ParameterGroup.parse(*patterns.split(), **given)
 
 
 @dataclass(frozen=True)

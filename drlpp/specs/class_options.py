@@ -1,7 +1,7 @@
 """A class that a user names, with its options: torch's optimizer, scheduler, or one of their own.
 
-Which options there are, what they are when not given, and what kind of value each takes stand in
-the signature of the class; whether their values will do, the class itself says.
+Which options there are, and what they are when not given, stands in the signature of the class.
+Whether their values will do, the class itself says when it is built.
 """
 
 from __future__ import annotations
@@ -134,18 +134,9 @@ class NamedClass(ImportedByName, ABC):
         Raises:
             InvalidInput: if not, or if it cannot work here.
         """
-        kind, what = self.find(), f"{self.what} {self.name}"
-        defaults = option_defaults(kind, self.hidden)
-        kinds = {parameter.kind for parameter in signature(kind).parameters.values()}
-        for name, value in self.options.items():
-            unknown = name not in defaults and Parameter.VAR_KEYWORD not in kinds
-            if name in self.hidden or unknown:
-                raise InvalidInput(f"{what} has no option {name!r}; it has {', '.join(defaults)}")
-            if expected := _expected_instead(value, defaults.get(name)):
-                raise InvalidInput(f"{name} of {what} is {option_text(value)}; expected {expected}")
-        for name, default in defaults.items():
-            if default is Parameter.empty and name not in self.options:
-                raise InvalidInput(f"{what} needs a value for {name}")
+        self.find()
+        if hidden := self.hidden & self.options.keys():
+            raise InvalidInput(f"{self.what} {self.name} has no option {', '.join(hidden)} here")
         try:
             self._try()
         except Exception as error:
@@ -154,14 +145,12 @@ class NamedClass(ImportedByName, ABC):
     def _refusal(self, error: Exception) -> InvalidInput:
         """Return an error that says in one line what the class itself does not accept."""
         reason = " ".join(str(error).split())
-        if isinstance(error, ZeroDivisionError):
-            # Python's words name no option.
-            zeros = " and ".join(key for key, value in self.options.items() if value == 0)
-            reason = f"it divides by {zeros or 'an option'}, which is 0; give a number above 0"
-        elif isinstance(error, TypeError):
-            given = ", ".join(f"{key}={option_text(value)}" for key, value in self.options.items())
-            reason = f"of {given}, one has the wrong type ({reason}); a list is given as [1, 2]"
-        return InvalidInput(f"{self.what} {self.name}: {reason}")
+        given, usual = options_text(self.options), options_text(self.defaults)
+        required = [name for name in option_defaults(self.find(), self.hidden) if name not in usual]
+        return InvalidInput(
+            f"{self.what} {self.name} cannot have the options ({given}): {reason}; it has "
+            f"{', '.join([*required, usual])}"
+        )
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
@@ -222,7 +211,12 @@ def option_text(value: object) -> str:
         return f"[{', '.join(option_text(one) for one in value)}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return value if isinstance(value, str) else f"{value:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def options_text(options: Mapping[str, object]) -> str:
+    """Return options as a user would list them."""
+    return ", ".join(f"{key}={option_text(value)}" for key, value in options.items())
 
 
 def option_defaults(kind: type, hidden: frozenset[str]) -> dict[str, Any]:
@@ -233,22 +227,3 @@ def option_defaults(kind: type, hidden: frozenset[str]) -> dict[str, Any]:
         for name, parameter in signature(kind).parameters.items()
         if name not in hidden and parameter.kind not in rest
     }
-
-
-def _expected_instead(value: object, default: object) -> str | None:
-    """Return what is wanted instead of ``value``, None if its type is that of the default.
-
-    None too if the default does not show a type.
-    """
-    match default:
-        case bool():
-            return None if isinstance(value, bool) else "true or false"
-        case int() | float():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return None if is_number else "a number"
-        case str():
-            return None if isinstance(value, str) else f"a word, such as {default}"
-        case tuple():
-            fits = isinstance(value, list) and len(value) == len(default)
-            return None if fits else f"{len(default)} numbers, such as {option_text(default)}"
-    return None

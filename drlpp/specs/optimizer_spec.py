@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from glob import escape
 from inspect import Parameter, signature
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     Field,
@@ -23,7 +23,7 @@ from pydantic import (
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record, first_problem
-from drlpp.specs.class_options import NamedClass, OptionValue, option_text
+from drlpp.specs.class_options import NamedClass, OptionValue, options_text
 
 _DEFAULTS: dict[str, dict[str, float]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9},
@@ -34,57 +34,29 @@ _CLOSURE = "a step of it evaluates the model several times"
 
 
 class ParameterGroup(Record):
-    """Parameters with options, or an optimizer, of their own.
+    """Parameters with options of their own.
 
     Attributes:
         parameters: patterns of their names as in the module's ``named_parameters``, such as
             ``*.bias`` (:mod:`fnmatch`, in which ``*`` matches dots too, and case counts).
-        optimizer: theirs, if it is another.
-        options: those that differ, if it is not.
+        options: of the optimizer, those that differ.
     """
 
-    parameters: tuple[str, ...] = Field(min_length=1)
-    optimizer: OptimizerSpec | None = None
+    parameters: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
     options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @classmethod
-    def parse(cls, *parameters: str, optimizer: str | None = None, **options: object) -> Self:
+    def parse(cls, *parameters: str, **options: object) -> Self:
         """Build from patterns, and options as a user types them.
 
         Raises:
-            InvalidInput: if there is no such optimizer, it cannot work here, or no pattern is
-                given.
+            InvalidInput: if no pattern is given, or an option is none.
         """
-        if not parameters or not all(parameters):
-            raise InvalidInput(
-                "a parameter group needs a pattern of names, such as '*.bias', and no empty one"
-            )
-        if optimizer is not None:
-            return cls(parameters=parameters, optimizer=OptimizerSpec.parse(optimizer, **options))
         try:
             return cls.model_validate({"parameters": parameters, "options": options})
         except ValidationError as error:
             what = f"parameter group {' '.join(parameters)}"
             raise InvalidInput(f"{what}: {first_problem(error)}") from None
-
-    @model_validator(mode="after")
-    def _says_one_thing(self) -> Self:
-        if self.optimizer is not None and (self.options or self.optimizer.groups):
-            raise InvalidInput(
-                f"the parameter group of {self.patterns} has an optimizer, beside options or with "
-                "groups; expected its options within the optimizer, and no groups there"
-            )
-        return self
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what says nothing."""
-        return {key: value for key, value in handler(self).items() if value}
-
-    @property
-    def patterns(self) -> str:
-        """The patterns as a user would list them."""
-        return " ".join(self.parameters)
 
 
 class OptimizerSpec(NamedClass):
@@ -126,8 +98,7 @@ class OptimizerSpec(NamedClass):
         if ":" not in self.name:
             super().check()
             for group in self.groups:
-                if group.optimizer is None:
-                    self.of_group(group).check()
+                self.of_group(group).check()
         return self
 
     @model_serializer(mode="wrap")
@@ -184,8 +155,6 @@ class OptimizerSpec(NamedClass):
 
     def of_group(self, group: ParameterGroup) -> OptimizerSpec:
         """Return the optimizer of a group's parameters, which has no groups."""
-        if group.optimizer is not None:
-            return group.optimizer
         options = {**self.options, **group.options}
         return self.model_copy(update={"options": options, "groups": ()})
 
@@ -196,15 +165,14 @@ class OptimizerSpec(NamedClass):
             InvalidInput: if it cannot be the rate.
         """
         ratio = rate / self.rate if self.rate else 1.0
-        scaled = []
-        for group in self.groups:
-            own = self.of_group(group).rate * ratio
-            changed: dict[str, Any] = {}
-            if group.optimizer is not None:
-                changed = {"optimizer": group.optimizer.with_rate(own)}
-            elif "lr" in group.options:
-                changed = {"options": {**group.options, "lr": own}}
-            scaled.append(group.model_copy(update=changed))
+        scaled = [
+            group.model_copy(
+                update={"options": {**group.options, "lr": self.of_group(group).rate * ratio}}
+            )
+            if "lr" in group.options
+            else group
+            for group in self.groups
+        ]
         return self.changed(None, {"lr": rate}, scaled)
 
     @classmethod
@@ -224,7 +192,10 @@ class OptimizerSpec(NamedClass):
         import torch
 
         kind: Any = self.find()
-        kind([torch.zeros(1, requires_grad=True)], **self.complete)
+        weight = torch.zeros(1, requires_grad=True)
+        weight.grad = torch.zeros(1)
+        # Some options are wrong only in a step, such as three betas.
+        kind([weight], **self.complete).step()
 
     @property
     def rate(self) -> float:
@@ -254,17 +225,13 @@ class OptimizerSpec(NamedClass):
 
     def __str__(self) -> str:
         """Return the name and the options, without those that are switched off, and the groups."""
-
-        def shown(options: Mapping[str, object]) -> str:
-            return ", ".join(f"{key}={option_text(value)}" for key, value in options.items())
-
         groups = "".join(
-            f"; {group.patterns}: {group.optimizer or shown(group.options)}"
+            f"; {' '.join(group.parameters)}: {options_text(group.options)}"
             for group in self.groups
         )
         options = self.options if ":" in self.name else self.complete
         on = {k: v for k, v in options.items() if v is not None and v is not False}
-        return (f"{self.name} ({shown(on)})" if on else self.name) + groups
+        return (f"{self.name} ({options_text(on)})" if on else self.name) + groups
 
 
 _WILDCARDS = frozenset("*?[")

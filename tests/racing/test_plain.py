@@ -167,14 +167,17 @@ def test_in_a_race_it_trains_as_an_ordinary_loop(
     no_dropout: ClusterSession, tmp_path: Path
 ) -> None:
     """And its parameters in groups as two optimizers do."""
-    apart = ParameterGroup.parse("*.bias", optimizer="sgd", lr=0.02)
+    apart = ParameterGroup.parse("*.bias", lr=0.02, amsgrad=True)
     optimizer = OptimizerSpec.parse("adam", [apart], lr=0.01)
     learner = PlainLearner(no_dropout, alone(), data(), tmp_path, optimizer)
     stints = [learner.train_until(stop) for stop in (5, 12, 15)]
     module = without_dropout().module
     biases = [w for name, w in module.named_parameters() if name.endswith("bias")]
     others = [w for name, w in module.named_parameters() if not name.endswith("bias")]
-    optimizers = [torch.optim.Adam(others, lr=0.01), torch.optim.SGD(biases, lr=0.02, momentum=0.9)]
+    optimizers = [
+        torch.optim.Adam(others, lr=0.01),
+        torch.optim.Adam(biases, lr=0.02, amsgrad=True),
+    ]
     source = data()
     minibatches = [*source.minibatches_here(1, 0), *source.minibatches_here(2, 0)][:15]
     for (inputs,), targets in minibatches:

@@ -51,24 +51,19 @@ ADAMW = OptimizerSpec.parse(
 )
 ADAM = OptimizerSpec.parse(
     "adam",
-    [ParameterGroup.parse("hidden.*", "lstm.*", optimizer="sgd", lr=0.02, momentum=0.8)],
+    [ParameterGroup.parse("hidden.*", "lstm.*", lr=0.02, amsgrad=True)],
     lr=0.01,
     eps=1e-4,
 )
 MUON = OptimizerSpec.parse(
-    "adamw",
-    [
-        ParameterGroup.parse(*VECTORS, "embedding.*", weight_decay=0),
-        ParameterGroup.parse("*weight*", optimizer="muon", lr=0.03, eps=1e-4),
-    ],
+    "muon",
+    [ParameterGroup.parse(*VECTORS, "embedding.*", weight_decay=0)],
     lr=0.01,
+    weight_decay=0.1,
     eps=1e-4,
 )
 LION = OptimizerSpec.parse(
-    "adamw",
-    [ParameterGroup.parse("stem.*", optimizer="tests.support.models.lion:Lion", lr=0.003)],
-    lr=0.01,
-    eps=1e-4,
+    "tests.support.models.lion:Lion", [ParameterGroup.parse("stem.*", lr=0.003)], lr=0.001
 )
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW, "adam": ADAM, "muon": MUON, "lion": LION}
 

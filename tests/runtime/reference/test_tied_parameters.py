@@ -50,7 +50,7 @@ OPTIMIZERS = {
         [
             # By one of its names; the graph has another.
             ParameterGroup.parse("guess.weight", lr=0.003, weight_decay=0),
-            ParameterGroup.parse("left.*", "back.*", optimizer="sgd", lr=0.02, momentum=0.8),
+            ParameterGroup.parse("left.*", "back.*", lr=0.02, betas=[0.8, 0.99]),
         ],
         lr=0.01,
         eps=1e-4,

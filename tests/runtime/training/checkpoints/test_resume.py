@@ -51,8 +51,8 @@ OPTIMIZERS["groups"] = OptimizerSpec.parse(
     "adamw",
     [
         ParameterGroup.parse("*bias*", "norm.*", weight_decay=0),
-        ParameterGroup.parse("lstm.*", optimizer="sgd", lr=0.02, momentum=0),
-        ParameterGroup.parse("conv.*", "head.*", optimizer="rprop", lr=0.001),
+        ParameterGroup.parse("lstm.*", lr=0.02, betas=[0.8, 0.99]),
+        ParameterGroup.parse("conv.*", "head.*", amsgrad=True),
     ],
     lr=0.01,
 )
