@@ -165,21 +165,20 @@ class Unpacker:
 
     def _by_name(self, batch: Mapping[str, Any], loader: str) -> Samples:
         inputs, targets = self._examples
+        named = isinstance(targets, Mapping)
         names = {*inputs} if isinstance(inputs, Mapping) else set()
-        if isinstance(targets, Mapping):
-            names, found = names | {*targets}, batch
-        else:
-            names, found = names | {"labels"}, batch.get("labels")
+        names |= {*targets} if named else {"labels"}
         if left_out := [name for name in batch if name not in names]:
             self._note(
                 f"{loader} also gives {', '.join(map(repr, left_out))}, which the model does not "
                 f"take: it has {', '.join(map(repr, sorted(names)))}"
             )
+        found = batch if named else batch.get("labels")
         return Samples(batch, None if has_no_targets(targets) else found)
 
     def _by_position(self, batch: object) -> Samples:
         inputs, targets = self._examples
-        given = list(batch) if isinstance(batch, tuple | list) else [batch]
+        given: Any = list(batch) if isinstance(batch, tuple | list) else [batch]
         found = given.pop() if given and not has_no_targets(targets) else None
         # Inputs that are a dictionary, or several, may be one structure: ((inputs, …), targets).
         grouped = len(given) == 1 and not isinstance(given[0], Tensor)
