@@ -28,7 +28,6 @@ from drlpp.simulator.playing.costs import Costs, Pricing
 from drlpp.simulator.playing.endless import EndlessProgram
 from drlpp.simulator.playing.events import Play, play
 from drlpp.simulator.playing.program import Program
-from drlpp.simulator.playing.shapes import program_of
 
 MOST_MINIBATCHES = 512
 """Played at most; a period that begins later is not found."""
@@ -115,7 +114,7 @@ def run_of(pipeline: Pipeline, method: Method, window: Window, pricing: Pricing)
 @lru_cache(maxsize=8)
 def _compiled(shape: Pipeline, method: Method, minibatches: int) -> Program:
     """Return the program of a schedule; a search comes back to long ones of one shape."""
-    return program_of(shape, method, minibatches)
+    return Program.of(method.schedule_for(shape, minibatches))
 
 
 Enough = Callable[[float, float], bool]

@@ -16,7 +16,6 @@ import numpy
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator.playing.program import Program, Steps
-from drlpp.simulator.playing.shapes import program_of
 from drlpp.simulator.playing.tables import Tables
 
 LONGEST_ROUND = 512
@@ -57,7 +56,7 @@ class EndlessProgram:
         return Tables.of(self.before, self.rounds)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def endless_program(shape: Pipeline, method: Method) -> EndlessProgram | None:
     """Find what repeats in the schedule of a pipeline, whose workers are numbered by stage.
 
@@ -76,7 +75,7 @@ def endless_program(shape: Pipeline, method: Method) -> EndlessProgram | None:
     passes = through * method.microbatches * len(shape.stages)
     if minibatches > LONGEST_ROUND or passes > _MOST_PASSES:
         return None
-    sample = program_of(shape, method, through + in_flight, through)
+    sample = Program.of(method.schedule_for(shape, through + in_flight, through))
     ends = [_ends(sample, (before + turn) * minibatches) for turn in range(3)]
     if not all(ends):
         return None
