@@ -18,6 +18,7 @@ from drlpp.cli.settings import (
     Compare,
     CostProfile,
     Data,
+    Emulated,
     MeasuringSettings,
     MethodSettings,
     Model,
@@ -66,7 +67,7 @@ class Train:
     """Train the model of a placement with it, and evaluate it on held-out data.
 
     Results go to 'training' next to PLACEMENT. With another number of --workers a placement for
-    these is planned first. --resume takes the run's own options where they are not given.
+    these is planned first.
     """
 
     placement: Annotated[Path, typer.Argument(help="A placement.json.", metavar="PLACEMENT")]
@@ -190,7 +191,7 @@ class Target(StrEnum):
 class Export:
     """Write a placement for another program, or the weights of a checkpoint.
 
-    Without --profile what the export costs is estimated from the sizes of operators.
+    What it costs is simulated with the profile.json next to PLACEMENT, or with costs made of sizes.
     """
 
     source: Annotated[
@@ -210,9 +211,7 @@ class Export:
     out: Annotated[Path, OUT]
     model: SameModel = None
     model_option: ModelOptions = field(default_factory=list)
-    method: MethodSettings
     optimizer: OptimizerSettings
-    profile: CostProfile = None
     seed: Seed = 0
 
 
@@ -228,7 +227,7 @@ class Source(StrEnum):
 class Show:
     """Describe this machine, a model's operators, a run, a placement's timeline, or any file.
 
-    --out writes the graph of a model, or of a timeline a trace for ui.perfetto.dev (.json).
+    --json prints the content: a model's graph, a file, a timeline for ui.perfetto.dev.
     """
 
     what: Annotated[
@@ -244,11 +243,9 @@ class Show:
     timeline: Source | None = option(
         None,
         "Of a placement: what every worker does when. schedule: a forward takes 1, a backward "
-        "2; simulator: predicted from --profile; run: measured on workers.",
+        "2; simulator: predicted, from the profile.json next to it; run: measured on workers.",
     )
-    profile: CostProfile = None
     minibatches: int = count(8, "Number of minibatches.", most=100_000)
     method: MethodSettings
-    speeds: Speeds = None
+    speeds: Emulated = None
     cluster: RayCluster = None
-    out: Annotated[Path | None, OUT] = None

@@ -25,7 +25,6 @@ from drlpp.errors import InvalidInput, did_you_mean
 from drlpp.io.run_folder import OPTIONS_NAME
 
 _NOT_KEPT = {"out", "resume"}
-_MAY_NAME_CODE = {"model", "data", "optimizer", "lr-schedule"}
 
 _given: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039 - not changed
 
@@ -39,10 +38,6 @@ _CONFIG = Annotated[
 _JSON = Annotated[
     bool, typer.Option("--json", help="Print JSON to standard output, the rest to standard error.")
 ]
-
-
-class Refusal(dict[str, Any]):
-    """What a command returns, for ``--json``, that ends with exit code 1."""
 
 
 def program(**options: Any) -> typer.Typer:
@@ -77,8 +72,6 @@ def add_command(app: typer.Typer, name: str | None, settings: Any, run: str) -> 
             record = getattr(import_module(module), function)(_read(settings, values))
         if machine:
             print(json.dumps(record, indent=2, ensure_ascii=False))
-        if isinstance(record, Refusal):
-            raise typer.Exit(1)
 
     described: Any = command
     described.__signature__ = inspect.Signature(parameters)
@@ -124,30 +117,24 @@ class _Command(TyperCommand):
         """Parse the command line; what it leaves out is taken from the file."""
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
-            if not given.get("help"):
-                ctx.default_map = {**(ctx.default_map or {}), **self._from_file(given)}
+            if given.get("config") and not given.get("help"):
+                ctx.default_map = {
+                    **(ctx.default_map or {}),
+                    **self._from_file(Path(given["config"])),
+                }
         return super().parse_args(ctx, args)
 
-    def _from_file(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of ``--config``; without it, of the training that is resumed."""
+    def _from_file(self, file: Path) -> dict[str, Any]:
+        """Return the options of a file."""
         from drlpp.io.documents import read_mapping
 
-        if given.get("config"):
-            file = Path(given["config"])
-            options = read_mapping(file)
-        elif given.get("resume") and given.get("placement"):
-            file = training_folder(Path(given["placement"]), given.get("out")) / OPTIONS_NAME
-            kept = read_mapping(file) if file.is_file() else {}
-            options = {name: one for name, one in kept.items() if _is_resumed(name, one, given)}
-        else:
-            return {}
         known: dict[str, Any] = {
             str(parameter.name).replace("_", "-"): parameter
             for parameter in self.params
             if parameter.name not in ("config", "as_json", "help")
         }
         found: dict[str, Any] = {}
-        for key, value in options.items():
+        for key, value in read_mapping(file).items():
             chosen = known.get(str(key).replace("_", "-"))
             if chosen is None:
                 there = did_you_mean(str(key), known) or f"there are {', '.join(sorted(known))}"
@@ -162,31 +149,6 @@ class _Command(TyperCommand):
                     )
                 found[chosen.name] = _as_given(value, several=several)
         return found
-
-
-def training_folder(placement: Path, out: Path | str | None) -> Path:
-    """Return the folder of a training."""
-    return Path(out) if out else placement.parent / "training"
-
-
-def _is_resumed(option: str, value: object, given: Mapping[str, Any]) -> bool:
-    """Return whether a training that is resumed takes an option from its run.
-
-    No file names code that is imported: its user does, each time.
-
-    Raises:
-        InvalidInput: it is data that the user has to name.
-    """
-    if option == "elastic":
-        return not given.get("workers")
-    texts = [str(one) for one in (value if isinstance(value, list) else [value])]
-    if option not in _MAY_NAME_CODE or not any(":" in text for text in texts):
-        return True
-    if option == "data" and not given.get("data"):
-        raise InvalidInput(
-            f"the run that is resumed has data of your own; name it again: --data {value}"
-        )
-    return False
 
 
 def _as_given(value: Any, *, several: bool) -> Any:

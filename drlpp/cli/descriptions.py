@@ -7,6 +7,7 @@ from functools import singledispatch
 from pathlib import Path
 from statistics import median
 
+import yaml
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.pretty import Pretty
@@ -21,10 +22,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.training_race import TrainingRace
 from drlpp.report.tables import Table, describe_comparison, describe_race, measured_table
-from drlpp.specs.cluster import Cluster, Link
-
-_MOST_NAMES = 200
-"""Of operators of a stage that are all listed."""
+from drlpp.specs.cluster import Cluster
 
 
 @singledispatch
@@ -101,39 +99,8 @@ def shared_weights(graph: OpGraph) -> Iterator[str]:
 
 @describe.register
 def _(cluster: Cluster) -> RenderableType:
-    rows, first = [], 0
-    for host in cluster.hosts:
-        last = first + host.count * host.accelerators - 1
-        own = host.network
-        rows.append(
-            [
-                host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}",
-                host.device,
-                str(first) if first == last else f"{first} to {last}",
-                f"{host.speed:g}"
-                if host.flops_per_second is None
-                else f"{host.flops_per_second / 1e12:g} TFLOP/s",
-                _bytes_text(host.memory_bytes),
-                "–" if own is None else _link_text(own),
-            ]
-        )
-        first = last + 1
-    columns = ["host", "device", ">accelerators", ">speed", ">memory of each", "network"]
-    hosts = len(cluster.host_names)
-    links = {
-        "within a host": cluster.within_host,
-        "between hosts": cluster.between_hosts,
-    }
-    return Group(
-        Table(columns, rows),
-        f"{cluster.accelerators} accelerators on {hosts} host{'s' if hosts > 1 else ''}",
-        *(f"{where}: {_link_text(link)}" for where, link in links.items() if link is not None),
-    )
-
-
-def _link_text(link: Link) -> str:
-    bandwidth = decimal(int(link.bandwidth_bytes_per_second))
-    return f"{bandwidth}/s, latency {seconds_text(link.latency_seconds)}"
+    content = cluster.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100).rstrip()
 
 
 @describe.register
@@ -187,7 +154,7 @@ def _spread_text(seconds: float, spread: float) -> str:
 @describe.register
 def _(file: PlacementFile) -> RenderableType:
     rows = [
-        [str(number), ", ".join(map(str, stage.accelerators)), _names_text(stage.operators)]
+        [str(number), ", ".join(map(str, stage.accelerators)), names_text(stage.operators)]
         for number, stage in enumerate(file.stages)
     ]
     measured, versions = file.measurement, file.versions
@@ -206,11 +173,9 @@ def _(file: PlacementFile) -> RenderableType:
     )
 
 
-def _names_text(names: Sequence[str]) -> str:
-    """Return all names, or where they are many the first and the last."""
-    if len(names) <= _MOST_NAMES:
-        return ", ".join(names)
-    return f"{len(names)}: {names[0]}, {names[1]}, … {names[-1]}"
+def names_text(names: Sequence[str]) -> str:
+    """Return how many names there are, the first and the last."""
+    return f"{len(names)}: {names[0]}" + (f" … {names[-1]}" if len(names) > 1 else "")
 
 
 def describe_measurements(path: Path) -> RenderableType:

@@ -9,25 +9,23 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Export, Target
 from drlpp.cli.command_line import console
 from drlpp.cli.settings import same_model
-from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.exporting.layouts.module_layout import nearest_layout
 from drlpp.exporting.layouts.programs import MODULE_FORMATS
-from drlpp.exporting.nearest import Nearest, nearest_chain, ranks
+from drlpp.exporting.nearest import nearest_chain, ranks
 from drlpp.exporting.torch_bundle import write_bundle
 from drlpp.io.formatting import seconds_text
-from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import read_placement
+from drlpp.planners.replanning import profile_beside
 from drlpp.runtime.training.checkpoints import export_weights
 from drlpp.simulator import simulate
-from drlpp.specs.cluster import Cluster
 
 
 def export(given: Export) -> dict[str, Any]:
     """Run ``drlpp export``."""
-    source, to, out, profile = given.source, given.to, given.out, given.profile
+    source, to, out = given.source, given.to, given.out
     if to is Target.WEIGHTS:
         tensors = export_weights(source, out)
         console.print(f"{tensors} tensors written to {out}")
@@ -36,14 +34,14 @@ def export(given: Export) -> dict[str, Any]:
     document = read_placement(placement, model=same_model(given.model, given.model_option))
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InvalidInput(f"{out}: is there already; name another place, or remove it")
-    chosen = given.method.method(document.method)
     spec = given.optimizer.spec(document.optimizer)
     captured = capture(document.model, seed=given.seed)
     try:
-        plan = document.plan(captured.graph, chosen)
+        plan = document.plan(captured.graph)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
-    costs = _costs(plan, profile)
+    known = profile_beside(placement, document.graph_fingerprint)
+    costs = known or Profile.estimated(captured.graph)
     form = MODULE_FORMATS.get(to)
     nearest = nearest_chain(
         plan,
@@ -56,7 +54,16 @@ def export(given: Export) -> dict[str, Any]:
         nearest = nearest_layout(nearest, captured.graph, units, costs.seconds)
     lines = list(nearest.notes)
     if lines:
-        lines.append(_cost(plan, nearest, document.cluster, costs, profile))
+        placed, exported = (
+            simulate(Workload.of(costs, one.method), document.cluster, one.placement, one.method)
+            for one in (plan.candidate, nearest.candidate)
+        )
+        before, after = placed.seconds_per_minibatch, exported.seconds_per_minibatch
+        lines.append(
+            f"by the simulator a minibatch takes {seconds_text(after)} as exported and "
+            f"{seconds_text(before)} as placed, {after / before:.2f}×, with costs "
+            + ("of its profile.json" if known else "made up from sizes (no profile.json beside it)")
+        )
     lines += filter(None, [ranks(nearest, document.cluster.host_name_of)])
     for line in lines:
         console.print(f"note: {line}")
@@ -67,32 +74,3 @@ def export(given: Export) -> dict[str, Any]:
     console.print(f"written to {out}")
     console.print(then)
     return {"written_to": str(out), "then": then, "notes": lines}
-
-
-def _costs(plan: ExecutionPlan, path: Path | None) -> Profile:
-    """Return a profile of the model, made up from sizes if nobody has measured one."""
-    assert plan.graph is not None
-    if path is None:
-        return Profile.estimated(plan.graph)
-    profile = read_profile(path)
-    profile.check_is_of(plan.graph.model, plan.graph.fingerprint)
-    return profile
-
-
-def _cost(
-    plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, costs: Profile, source: Path | None
-) -> str:
-    """Return a sentence about what the export costs."""
-    placed, exported = (
-        simulate(
-            Workload.of(costs, one.method), cluster, one.placement, one.method
-        ).seconds_per_minibatch
-        for one in (plan.candidate, nearest.candidate)
-    )
-    costs_from = (
-        "costs made up from sizes (--profile)" if source is None else f"the costs of {source}"
-    )
-    return (
-        f"by the simulator a minibatch takes {seconds_text(exported)} as exported and "
-        f"{seconds_text(placed)} as placed, {exported / placed:.2f}×, with {costs_from}"
-    )

@@ -25,7 +25,6 @@ from drlpp.cli.race_command import (
     export_winner,
     live_run,
     run_and_report,
-    run_record,
     say_how_to_train,
 )
 from drlpp.cli.settings import SearchSettings, model_reference
@@ -111,7 +110,7 @@ def learn(given: Learn) -> dict[str, Any]:
         name = given.agent.rpartition(":")[2] if ":" in given.agent else Path(given.agent).stem
         agent = name if name not in RIVALS else f"agent {name}"
         LearningJob(session, folder, agent, given, hyperparameters, contracted, data).run()
-    return run_record(folder)
+    return {"folder": str(folder)}
 
 
 @dataclass

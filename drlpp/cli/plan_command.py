@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from drlpp.capturing.capture import CapturedModel
 from drlpp.cli import arguments
 from drlpp.cli.command_line import console
-from drlpp.cli.descriptions import describe
+from drlpp.cli.descriptions import describe, names_text
 from drlpp.cli.layouts import candidate_of, module_of
 from drlpp.cli.settings import model_reference, read_speeds
 from drlpp.costs.placed_stages import PlacedStages
@@ -334,7 +334,7 @@ class PlanReport:
             [
                 str(number),
                 ", ".join(map(str, accelerators)),
-                f"{len(names)}: {names[0]}" + (f" … {names[-1]}" if len(names) > 1 else ""),
+                names_text(names),
                 seconds_text(predicted.compute_seconds),
                 seconds_text(predicted.all_reduce_seconds),
                 seconds_text(predicted.message_seconds),

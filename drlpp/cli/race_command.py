@@ -21,7 +21,7 @@ from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.io.formatting import speeds_option
 from drlpp.io.progress_lines import shown
-from drlpp.io.run_folder import REPORT_NAME, open_run_folder
+from drlpp.io.run_folder import open_run_folder
 from drlpp.planners import Space
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, compiled_as_plain
@@ -29,7 +29,6 @@ from drlpp.racing.prospects import pipelines, usual_candidates, with_a_chance
 from drlpp.racing.rivals import Grounds, without_equals
 from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, export, keep_winner, race_to_loss
 from drlpp.racing.training_race import RaceEnd, TrainingRace
-from drlpp.report.run_files import RunFiles
 from drlpp.report.tables import race_table
 from drlpp.runtime import ClusterSession, load_or_measure_profile
 from drlpp.schedule.per_stage import refuse_lists
@@ -65,7 +64,7 @@ def race(given: Race) -> dict[str, Any]:
             )
         rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
         run_and_report(grounds, layouts, data, folder, rules)
-    return run_record(folder)
+    return {"folder": str(folder)}
 
 
 def run_and_report(
@@ -223,29 +222,3 @@ def say_how_to_train(session: ClusterSession, path: Path, data: str | None = Non
         f"{session.optimizer.naming_option} --data {shlex.quote(data or fitting)}"
         f"{emulated}{where}"
     )
-
-
-def run_record(folder: Path) -> dict[str, Any]:
-    """Return what is in the folder of a run: placement, verdicts, and where to read more."""
-    files = RunFiles(folder)
-    found: dict[str, Any] = {"folder": str(folder)}
-    if (folder / REPORT_NAME).exists():
-        found["report"] = str(folder / REPORT_NAME)
-    path = folder / "placement.json"
-    if (placement := files.placement) is not None and path.exists():
-        measured = placement.measurement
-        found["placement"] = {
-            "file": str(path),
-            "configuration": placement.configuration,
-            "method": str(placement.method),
-            "found_by": placement.found_by,
-            "seconds_per_minibatch": measured and measured.seconds_per_minibatch,
-        }
-    if files.search is not None:
-        found["search"] = files.search.model_dump(mode="json")
-    if (comparison := files.comparison) is not None and comparison.verdict is not None:
-        found["verdict"] = list(comparison.verdict.lines())
-    if files.race is not None:
-        own, learnt = folder / "race.json", folder / "race" / "race.json"
-        found["race"] = str(own if own.exists() else learnt)
-    return found

@@ -108,9 +108,14 @@ Compare = Annotated[
 ]
 Workers = Annotated[int | None, shared("Number of workers, each one accelerator.", "N", min=1)]
 Speeds = Annotated[
+    str | None, shared("Relative speeds of the accelerators, such as 1,1,0.5,0.5.", "LIST")
+]
+Emulated = Annotated[
     str | None,
     shared(
-        "Relative speeds of the accelerators, such as 1,1,0.5,0.5; workers emulate them.", "LIST"
+        "Accelerators to emulate on this machine: relative speeds such as 1,1,0.5,0.5, or a "
+        "cluster.yaml, whose links are emulated as well.",
+        "LIST|FILE",
     ),
 ]
 RayCluster = Annotated[
@@ -278,12 +283,7 @@ class WorkerSettings:
     """The processes that compute, and where they run."""
 
     workers: Workers = None
-    speeds: str | None = option(
-        None,
-        "Accelerators to emulate on this machine: relative speeds such as 1,1,0.5,0.5, or a "
-        "cluster.yaml, whose links are emulated as well.",
-        "LIST|FILE",
-    )
+    speeds: Emulated = None
     device: DeviceChoice = option(
         DeviceChoice.AUTO, "What workers compute on; auto: GPUs if there are any."
     )

@@ -15,73 +15,65 @@ from rich.filesize import decimal
 from drlpp.capturing.capture import capture
 from drlpp.cli.arguments import Show, Source
 from drlpp.cli.command_line import console
-from drlpp.cli.commands import Refusal
-from drlpp.cli.descriptions import describe, describe_measurements, report_lines
-from drlpp.cli.settings import WorkerSettings, model_reference, read_speeds, same_model
+from drlpp.cli.descriptions import describe, describe_measurements
+from drlpp.cli.settings import WorkerSettings, model_reference, same_model
 from drlpp.cli.timelines import from_run, from_schedule, from_simulator
 from drlpp.costs.cost_table import read_profile
-from drlpp.errors import DRLPPError, InvalidInput, InvalidPlacement
-from drlpp.io.documents import content_of, read_any_document, read_mapping, write_document
+from drlpp.errors import DRLPPError, InvalidInput, InvalidPlacement, RunFailure
+from drlpp.io.documents import content_of, read_any_document, read_mapping
 from drlpp.io.formatting import seconds_text
 from drlpp.io.progress_lines import shown
 from drlpp.io.run_folder import OPTIONS_NAME
 from drlpp.models.task import Task
 from drlpp.placement.placement_file import Versions, read_placement
+from drlpp.planners.replanning import profile_beside
 from drlpp.report.page import write_report
 from drlpp.report.tables import Table
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import DEVICE_KINDS, devices_here, facts_of
 from drlpp.torch_versions import OLDEST, older_than
 
-_TAKEN_BY = {
-    "profile": (Source.SIMULATOR,),
-    "speeds": (Source.SIMULATOR, Source.RUN),
-    "cluster": (Source.RUN,),
-}
 _FILES = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
 
 
 def show(given: Show) -> Any:
-    """Run ``drlpp show``."""
-    what, out = given.what, given.out
-    path = None if what is None else Path(what)
-    # A program is no file of drlpp's: somebody means the model in it.
-    named_file = path is not None and (
-        path.suffix in _FILES or (os.path.exists(path) and path.suffix != ".py")
-    )
+    """Run ``drlpp show``; what it returns is the content of what it shows."""
+    what = given.what
     if given.timeline is not None:
-        if path is None:
+        if what is None:
             raise InvalidInput("--timeline is of a placement: drlpp show PLACEMENT --timeline …")
-        return _show_timeline(path, given.timeline, given)
-    if out is not None and (what is None or named_file):
-        raise InvalidInput("--out is for a model's graph: drlpp show MODEL -o graph.json")
-    if what is None or path is None:
+        return _show_timeline(Path(what), given.timeline, given)
+    if what is None:
         return _show_machine()
-    if os.path.isdir(path):
-        page = write_report(path)
+    if os.path.isdir(what):
+        page = write_report(Path(what))
         console.print(f"written to {page}")
         return {"report": str(page)}
-    if named_file:
+    # A program is no file of drlpp's: somebody means the model in it.
+    path = Path(what)
+    if path.suffix in _FILES or (os.path.exists(what) and path.suffix != ".py"):
         return _show_file(path)
-    return _show_model(what, out, given.model_option)
+    graph = capture(model_reference(what, given.model_option)).graph
+    console.print(describe(graph))
+    return content_of(graph)
 
 
 def _show_machine() -> dict[str, Any]:
-    """Show what the machine has; ends with exit code 1 if something keeps drlpp from training."""
-    findings, rows, problems = [], [], []
+    """Show what the machine has.
+
+    Raises:
+        RunFailure: something keeps drlpp from training.
+    """
+    found: dict[str, Answer] = {}
     with shown(console, "examining this machine, and starting two workers"):
         for name, check in CHECKS.items():
-            found, advice = check()
-            state = "ok" if advice is None else "problem" if name in NEEDED else "note"
-            findings.append({"name": name, "state": state, "found": found, "advice": advice})
-            rows.append([name, found if advice is None else f"{found}\n→ {state}: {advice}"])
-            problems += [name] * (state == "problem")
+            found[name] = check()
+    rows = [[name, f"{has}\n→ {todo}" if todo else has] for name, (has, todo) in found.items()]
     console.print(Table(["check", "found"], rows))
-    console.print(
-        f"problems: {', '.join(problems)}" if problems else "drlpp can train on this machine"
-    )
-    record = {"problems": problems, "findings": findings}
-    return Refusal(record) if problems else record
+    if problems := [name for name in found.keys() & NEEDED if found[name][1] is not None]:
+        raise RunFailure(f"drlpp cannot train on this machine: {', '.join(sorted(problems))}")
+    console.print("drlpp can train on this machine")
+    return {name: has for name, (has, _) in found.items()}
 
 
 _LEAST_MEMORY_BYTES = 2e9
@@ -166,39 +158,30 @@ NEEDED = {"versions", "memory", "workers"}
 """Without what these ask for, nothing can be trained here."""
 
 
-def _show_timeline(placement: Path, source: Source, given: Show) -> dict[str, Any]:
-    out, minibatches = given.out, given.minibatches
-    if out is not None and out.suffix.lower() != ".json":
-        raise InvalidInput(f"{out}: a timeline is written as a trace for Perfetto; name it .json")
-    if out is not None and out.resolve() == placement.resolve():
-        raise InvalidInput(f"{out}: is the placement itself; name another file to write")
-    if source is Source.SIMULATOR and given.profile is None:
-        raise InvalidInput(
-            "the simulator needs what operators cost: --profile profile.json, which drlpp profile "
-            "writes"
-        )
-    for name, sources in _TAKEN_BY.items():
-        if getattr(given, name) is not None and source not in sources:
-            raise InvalidInput(f"--{name} is for --timeline {' or '.join(sources)}")
-    speeds = read_speeds(given.speeds)
-    document = read_placement(placement, model=same_model(given.model, given.model_option))
-    chosen = given.method.method(document.method)
+def _show_timeline(path: Path, source: Source, given: Show) -> dict[str, Any]:
+    if source is not Source.RUN and (given.speeds is not None or given.cluster is not None):
+        raise InvalidInput("--speeds and --cluster are for --timeline run")
+    document = read_placement(path, model=same_model(given.model, given.model_option))
+    chosen, minibatches = given.method.method(document.method), given.minibatches
     try:
         if source is Source.SCHEDULE:
             found = from_schedule(document, chosen, minibatches)
-        elif given.profile is not None:
-            found = from_simulator(document, chosen, minibatches, given.profile, speeds)
+        elif source is Source.RUN:
+            count = document.cluster.accelerators
+            workers = WorkerSettings(workers=count, speeds=given.speeds, cluster=given.cluster)
+            found = from_run(document, chosen, minibatches, workers)
+        elif (costs := profile_beside(path, document.graph_fingerprint)) is not None:
+            found = from_simulator(document, chosen, minibatches, costs)
         else:
-            address = WorkerSettings(cluster=given.cluster).address
-            found = from_run(document, chosen, minibatches, speeds, address)
+            raise InvalidInput(
+                f"the simulator needs what operators cost: next to {path} there is no profile.json "
+                "of its model, which drlpp profile writes"
+            )
     except InvalidPlacement as error:
-        raise InvalidPlacement(f"{placement}: {error}") from None
+        raise InvalidPlacement(f"{path}: {error}") from None
     title = f"{document.model.name} {document.configuration}, {chosen}, {found.source}"
     console.print(found.table(title))
-    if out is not None:
-        found.write(out, title)
-        console.print(f"written to {out}")
-    return found.record()
+    return found.trace(title)
 
 
 def _show_file(file: Path) -> Any:
@@ -212,19 +195,3 @@ def _show_file(file: Path) -> Any:
     document = read_profile(file) if file.suffix == ".csv" else read_any_document(file)
     console.print(describe(document))
     return content_of(document)
-
-
-def _show_model(model: str, out: Path | None, options: list[str]) -> dict[str, Any]:
-    graph = capture(model_reference(model, options)).graph
-    console.print(f"{graph.model} · graph {graph.fingerprint}")
-    for line in report_lines(graph):
-        console.print(f"  {line}")
-    if out is not None:
-        write_document(out, graph)
-        console.print(f"written to {out}; drlpp show {out} lists the operators")
-    return {
-        "graph": None if out is None else str(out),
-        "operators": len(graph),
-        "parameter_bytes": graph.parameter_bytes,
-        "fingerprint": graph.fingerprint,
-    }

@@ -1,25 +1,24 @@
-"""The timeline of a placement: from its schedule, the simulator or a run; as a table or a file."""
+"""The timeline of a placement: from its schedule, the simulator or a run; as a table or a trace."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from drlpp.capturing.capture import capture, microbatch_size
-from drlpp.costs.cost_table import read_profile
+from drlpp.cli.settings import WorkerSettings
+from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import RunFailure
-from drlpp.io.files import write_atomically
 from drlpp.io.formatting import predicted_text
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.report.chrome_trace import trace_of
 from drlpp.report.tables import Table
+from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
@@ -58,41 +57,20 @@ class TimelineRun:
         marks = self.window.marks(completion_times(self.schedule, ends))
         return marks[0], marks[-1]
 
-    def record(self) -> dict[str, Any]:
-        """Return for every worker where the time of the window goes, as plain data."""
-        begin, end = self.bounds
-        held = self.schedule.pipeline.stages_by_worker
-        return {
-            "time_per_minibatch": (end - begin) / self.window.length,
-            "error_bar": self.error_bar or None,
-            "unit": self.unit,
-            "minibatches": self.window.length,
-            "workers": [
-                {
-                    "worker": use.worker,
-                    "stages": list(held[use.worker]),
-                    "utilisation": use.utilisation,
-                    "bubble": use.bubble,
-                    "shares": {
-                        kind.label: use.share(kind) for kind in KINDS if use.seconds[kind] > 0
-                    },
-                }
-                for use in time_use(spans_of(self.timeline), begin, end)
-            ],
-        }
-
     def table(self, title: str) -> RenderableType:
-        """Show the same: the share of each kind of action, utilisation and bubble."""
-        record = self.record()
-        workers, each = record["workers"], record["time_per_minibatch"]
-        kinds = [kind.label for kind in KINDS if any(kind.label in w["shares"] for w in workers)]
+        """Show where every worker's time goes: shares of actions, utilisation and bubble."""
+        begin, end = self.bounds
+        each = (end - begin) / self.window.length
+        held = self.schedule.pipeline.stages_by_worker
+        uses = time_use(spans_of(self.timeline), begin, end)
+        kinds = [kind for kind in KINDS if any(use.seconds[kind] > 0 for use in uses)]
         rows = []
-        for one in workers:
-            shares = [one["shares"].get(kind, 0) for kind in kinds]
-            shares += [one["utilisation"], one["bubble"]]
-            held = ", ".join(map(str, one["stages"]))
-            rows.append([str(one["worker"]), held, *(f"{share:.1%}" for share in shares)])
-        columns = ["worker", "stage", *kinds, "utilisation", "bubble"]
+        for use in uses:
+            shares = (*map(use.share, kinds), use.utilisation, use.bubble)
+            stages = ", ".join(map(str, held[use.worker]))
+            rows.append([str(use.worker), stages, *(f"{share:.1%}" for share in shares)])
+        labels = (kind.label for kind in kinds)
+        columns = ["worker", "stage", *labels, "utilisation", "bubble"]
         time = predicted_text(each, self.error_bar) if self.unit else f"{each:g}"
         return Group(
             f"{title}: {time} per minibatch",
@@ -100,12 +78,11 @@ class TimelineRun:
             f"over {self.window.length} minibatches in steady state",
         )
 
-    def write(self, path: Path, title: str) -> None:
-        """Write a trace, which ui.perfetto.dev draws."""
+    def trace(self, title: str) -> dict[str, Any]:
+        """Return what ui.perfetto.dev draws."""
         pipeline = self.schedule.pipeline
         hosts = {worker: self.host_of[worker] for worker in pipeline.workers}
-        trace = trace_of(self.timeline, pipeline, host_of=hosts, window=self.bounds, title=title)
-        write_atomically(path, json.dumps(trace).encode())
+        return trace_of(self.timeline, pipeline, host_of=hosts, window=self.bounds, title=title)
 
 
 def from_schedule(document: PlacementFile, method: Method, minibatches: int) -> TimelineRun:
@@ -126,49 +103,34 @@ def from_schedule(document: PlacementFile, method: Method, minibatches: int) -> 
 
 
 def from_simulator(
-    document: PlacementFile,
-    method: Method,
-    minibatches: int,
-    profile: Path,
-    speeds: tuple[float, ...] | None,
+    document: PlacementFile, method: Method, minibatches: int, costs: Profile
 ) -> TimelineRun:
-    """Simulate what a profile predicts, on accelerators of other relative speeds if given."""
-    costs = read_profile(profile)
-    costs.check_is_of(str(document.model), document.graph_fingerprint)
-    cluster = document.cluster if speeds is None else document.cluster.with_speeds(speeds)
+    """Simulate what a profile predicts."""
     placement = document.plan(costs.graph, method).placement
-    played = simulate(Workload.of(costs, method), cluster, placement, method, minibatches)
+    workload = Workload.of(costs, method)
+    played = simulate(workload, document.cluster, placement, method, minibatches)
     return TimelineRun(
         "simulated",
         "s",
         played.timeline,
         played.schedule,
         played.window,
-        cluster.host_name_of,
+        document.cluster.host_name_of,
         played.error_bar,
     )
 
 
 def from_run(
-    document: PlacementFile,
-    method: Method,
-    minibatches: int,
-    speeds: tuple[float, ...] | None,
-    cluster: str | None,
+    document: PlacementFile, method: Method, minibatches: int, workers: WorkerSettings
 ) -> TimelineRun:
     """Measure on workers of this machine or a Ray cluster, as many as the placement's has."""
-    from drlpp.runtime import ClusterSession
-
     captured = capture(document.model)
     plan = document.plan(captured.graph, method)
+    of_session = workers.of_session()
+    if workers.cluster is not None:
+        of_session["hosts"] = document.cluster
     with ClusterSession(
-        captured,
-        document.cluster.accelerators,
-        method=method,
-        optimizer=document.optimizer,
-        speeds=speeds,
-        cluster=cluster,
-        hosts=None if cluster is None else document.cluster,
+        captured, method=method, optimizer=document.optimizer, **of_session
     ) as session:
         outcome = session.measure(plan, minibatches)
         if isinstance(outcome, FailedMeasurement):

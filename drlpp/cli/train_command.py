@@ -10,7 +10,7 @@ from typing import Any
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.arguments import Train
 from drlpp.cli.command_line import console, resumable
-from drlpp.cli.commands import keep_options, training_folder
+from drlpp.cli.commands import keep_options
 from drlpp.cli.settings import read_words, same_model
 from drlpp.errors import InvalidInput
 from drlpp.io.progress_lines import ProgressLines, TimeLeft, shown
@@ -32,7 +32,7 @@ _SECONDS_ON_TERMINAL, _SECONDS_BETWEEN_LINES = 5.0, 30.0
 def train(given: Train) -> dict[str, Any]:
     """Run ``drlpp train``."""
     placement, workers, run, epochs = given.placement, given.workers, given.run, given.epochs
-    folder = training_folder(placement, run.out)
+    folder = run.out or placement.parent / "training"
     named = same_model(given.model, given.model_option)
     document = read_placement(placement, model=named)
     rates, stopping = _schedule(given.lr_schedule), _stopping(given.early_stopping)
@@ -70,13 +70,8 @@ def train(given: Train) -> dict[str, Any]:
             observer=printed(document, epochs, lambda: keep_options(folder), resumed=run.resume),
         )
         result = trainer.fit(given.data or "digits", epochs=epochs, minibatches=given.minibatches)
-    weights = str(result.folder / "model.pt")
-    console.print(f"state_dict: {weights}")
-    return {
-        "folder": str(result.folder),
-        "state_dict": weights,
-        "epochs": [asdict(epoch) for epoch in result.epochs],
-    }
+    console.print(f"state_dict: {result.folder / 'model.pt'}")
+    return {"folder": str(result.folder), "epochs": [asdict(epoch) for epoch in result.epochs]}
 
 
 def _schedule(text: str | None) -> LearningRateSchedule | None:
@@ -111,7 +106,7 @@ def placement_for(
     """
     with shown(console, f"planning anew for --workers {workers}"):
         captured = capture(document.model, seed=seed)
-        costs = profile_beside(path, captured.graph)
+        costs = profile_beside(path, captured.graph.fingerprint)
         found = Replanner(document, captured.graph, costs).file(workers)
     console.print(
         f"{path} is for {document.cluster.accelerators} workers; for {workers} it is "

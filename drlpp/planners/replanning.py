@@ -255,11 +255,11 @@ class Elastic:
         """
         found = self.profile
         if found is None and path is not None:
-            found = profile_beside(path, graph)
+            found = profile_beside(path, graph.fingerprint)
         return Replanner(document, graph, found)
 
 
-def profile_beside(placement: Path, graph: OpGraph) -> Profile | None:
+def profile_beside(placement: Path, fingerprint: str) -> Profile | None:
     """Return the ``profile.json`` in the folder of a placement, None if none is of its model.
 
     Raises:
@@ -269,4 +269,4 @@ def profile_beside(placement: Path, graph: OpGraph) -> Profile | None:
     if not path.exists():
         return None
     profile = read_document(path, Profile)
-    return profile if profile.graph.fingerprint == graph.fingerprint else None
+    return profile if profile.graph.fingerprint == fingerprint else None

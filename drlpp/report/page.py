@@ -286,13 +286,10 @@ def _commands(files: RunFiles) -> Iterator[str]:
     """Yield the command that began the run, and those that lead on from it."""
     if files.record.started_as:
         yield files.record.started_as
-    path, profile = files.folder / "placement.json", files.folder / "profile.json"
+    path = files.folder / "placement.json"
     if files.placement is not None and path.is_file():
         speeds = () if files.comparison is None else files.comparison.speeds
         placement = shlex.quote(str(path)) + files.placement.model.naming_option
         yield f"drlpp train {placement} --data DATA{speeds_option(speeds)}"
         if files.profile is not None:
-            yield (
-                f"drlpp show {placement} --timeline simulator --profile "
-                f"{shlex.quote(str(profile))} -o timeline.json"
-            )
+            yield f"drlpp show {placement} --timeline simulator --json > timeline.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -59,13 +58,11 @@ def test_versions_are_shown_for_reports() -> None:
 
 
 def test_options_come_from_a_file_and_the_command_line_before_it(tmp_path: Path) -> None:
-    options, graph, other = (tmp_path / name for name in ("run.yaml", "graph.json", "other.json"))
-    content = {"what": MODEL, "model-option": {"batch_size": 4}, "out": str(graph)}
-    options.write_text(yaml.safe_dump(content))
-    done("show", "--config", options)
-    assert "batch_size=4" in json.loads(graph.read_text())["model"]
-    done("show", "--config", options, "-o", other, "--model-option", "batch_size=2")
-    assert "batch_size=2" in json.loads(other.read_text())["model"]
+    options = tmp_path / "run.yaml"
+    options.write_text(yaml.safe_dump({"what": MODEL, "model-option": {"batch_size": 4}}))
+    assert "batch_size=4" in as_json("show", "--config", options)["model"]
+    other = as_json("show", "--config", options, "--model-option", "batch_size=2")
+    assert "batch_size=2" in other["model"]
 
 
 @pytest.mark.parametrize("through_typer", [False, True])
@@ -122,14 +119,14 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path, command: str) -> 
 
 def test_show_without_arguments_examines_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show_command, "_LEAST_MEMORY_BYTES", 0)
-    found = {one["name"]: one for one in as_json("show")["findings"]}
-    assert torch.__version__ in found["versions"]["found"]
-    assert "two answer" in found["workers"]["found"]
+    found = as_json("show")
+    assert torch.__version__ in found["versions"]
+    assert "two answer" in found["workers"]
     monkeypatch.setattr(show_command, "OLDEST", "99.0")
     monkeypatch.setattr(show_command, "_LEAST_MEMORY_BYTES", 1e18)
     monkeypatch.setattr(
         show_command, "CHECKS", {"versions": show_command.versions, "memory": show_command.memory}
     )
-    ended = drlpp("show", "--json")
+    ended = drlpp("show")
     assert ended.code == 1
-    assert json.loads(ended.out)["problems"] == ["versions", "memory"]
+    assert ended.err.endswith("drlpp cannot train on this machine: memory, versions\n")

@@ -70,19 +70,16 @@ def test_what_a_target_cannot_express_is_said_with_what_it_costs(
 ) -> None:
     text = export(folder / "forked.json", "--to", target, "-o", str(tmp_path / "out"))
     assert "note: stages 1 and 2 compute side by side; in the export they follow each other" in text
-    assert "with costs made up from sizes (--profile)" in text
+    assert "with costs made up from sizes (no profile.json beside it)" in text
     assert "rank 1 on accelerator 3 of" in text
 
 
 def test_a_layout_by_modules(folder: Path, tmp_path: Path) -> None:
-    profile = str(folder / "profile.json")
     out = tmp_path / "layout"
-    text = export(
-        folder / "decoder.json", "--to", "deepspeed", "-o", str(out), "--profile", profile
-    )
+    text = export(folder / "decoder.json", "--to", "deepspeed", "-o", str(out))
     note = "layers.4 is cut inside, over stages 1 and 2; in the export it is in stage 2 as a whole"
     assert f"note: {note}" in text
-    assert f"with the costs of {profile}" in text
+    assert "with costs of its profile.json" in text
     assert "the pipeline is emptied before every update" in text
     assert "PARTS = [0, 3, 5, 9]" in out.read_text()
     assert note in out.read_text()

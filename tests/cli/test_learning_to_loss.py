@@ -12,7 +12,7 @@ import pytest
 from drlpp.agents import AGENTS
 from drlpp.capturing.capture import capture
 from drlpp.cli.learn_command import LearningJob, methods_of_the_agent, worth_racing
-from drlpp.cli.race_command import export_winner, run_record
+from drlpp.cli.race_command import export_winner
 from drlpp.cli.settings import RaceSettings, SearchSettings
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
@@ -108,8 +108,6 @@ def test_what_is_printed_is_what_the_files_say(learnt: Learnt) -> None:
     assert kept.name.startswith(f"winner-{end.winner}-")
     if winner.placement is not None:
         assert written(kept / "placement.json") == winner.candidate
-    record = run_record(folder)
-    assert read_document(Path(record["race"]), TrainingRace) == race
 
 
 @pytest.mark.system

@@ -31,7 +31,7 @@ def train(path: Path) -> Train:
 
 
 @pytest.mark.timeout(60)
-def test_parameters_in_groups(train: Train) -> None:
+def test_parameters_in_groups(train: Train, path: Path) -> None:
     """On the command line, and again from what the run has kept."""
     decay = ("--optimizer-option", "weight_decay=0.1")
     groups = ["*.bias:weight_decay=0", "*.weight: lr=0.002"]
@@ -46,19 +46,17 @@ def test_parameters_in_groups(train: Train) -> None:
     assert re.match(r"  loss .* minibatches/s  left 0:00\n", epochs[1])
     resumed = ["--epochs", "2", "--resume"]
     assert train(*decay, *given[:2], *resumed).code == 2
-    ended = train(*resumed)
+    ended = train("--config", path.parent / "training" / "run.yaml", *resumed)
     assert ended.code == 0, ended.err
 
 
 @pytest.mark.timeout(60)
 def test_a_run_is_resumed_with_its_own_options(train: Train, path: Path) -> None:
-    """What is given counts: another seed is refused, by its name. Code has to be named again."""
+    """By the file that it has kept them in; without them it is refused, by the name of one."""
     assert train("--epochs", 1, "--seed", 3, "--lr", 0.02).code == 0
-    resume = ("train", path, "--resume")
-    assert f"--data {DATA}" in drlpp(*resume).refusal
-    code = ("--model", MODEL, "--data", DATA)
-    assert "seed = 3" in drlpp(*resume, *code, "--seed", 4).refusal
-    ended = drlpp(*resume, *code, "--epochs", 2)
+    assert "cannot be resumed with" in train("--resume").refusal
+    kept = ("--config", path.parent / "training" / "run.yaml")
+    ended = drlpp("train", *kept, "--resume", "--epochs", 2)
     assert ended.code == 0, ended.err
     assert "epoch   2" in ended.out
 

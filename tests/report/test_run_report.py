@@ -259,4 +259,4 @@ def test_what_was_exported_is_said_and_how_to_go_on(run: Path) -> None:
     text = Page(write_report(run)).text
     assert f"exported: 1-1, found by exact; {exported.method}" in text
     assert f"drlpp train {run / 'placement.json'} --data DATA --speeds 0.5,0.25" in text
-    assert f"drlpp show {run / 'placement.json'} --timeline simulator --profile" in text
+    assert f"drlpp show {run / 'placement.json'} --timeline simulator --json" in text
