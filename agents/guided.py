@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from drlpp.envs import PlacementEnv
-from drlpp.envs.measuring.search_file import Confidence
+from drlpp.envs.measuring.confidence import Confidence
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
 from drlpp.planners.calibration.recalibration import Options, Recalibration

@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from drlpp.agents.guided import GuidedSearch, Searcher
 from drlpp.agents.hyperparameters import AgentHyperparameters, Hyperparameters
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
-from drlpp.envs.measuring.search_file import Confidence
+from drlpp.envs.measuring.confidence import Confidence
 from drlpp.envs.placement_env import INVALID
 from drlpp.errors import InvalidInput
 from drlpp.io.files import reporting_disk_errors

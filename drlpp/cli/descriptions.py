@@ -14,7 +14,6 @@ from rich.pretty import Pretty
 
 from drlpp.capturing.graph import OpGraph, SharedParameter, TensorSpec
 from drlpp.costs.profile import Profile
-from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.io.documents import Document
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurements_file import read_measurements
@@ -33,7 +32,6 @@ def describe(document: Document) -> RenderableType:
 
 describe.register(Comparison, describe_comparison)
 describe.register(TrainingRace, describe_race)
-describe.register(SearchFile, lambda search: Group(*search.lines))
 
 
 @describe.register

@@ -34,12 +34,10 @@ from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
-from drlpp.envs.measuring.search_file import FILE_NAME, Confidence, SearchFile
 from drlpp.envs.placement_env import check_one_stage_each
 from drlpp.errors import HostLost, InvalidInput, RunFailure
 from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
-from drlpp.io.documents import read_document, write_document
 from drlpp.io.formatting import emulation_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.candidate import Candidate
@@ -159,7 +157,7 @@ class LearningJob:
             say_how_to_train(self.session, path)
         else:
             course, end = self._race_to_loss(self.data)
-            export_winner(self.out, comparison, course, end, self.cluster)
+            export_winner(self.out, comparison.contenders, course, end, self.cluster)
 
     def candidate(self, measured: Candidate) -> Candidate:
         """Return a candidate of the agent's as one of operators."""
@@ -216,7 +214,6 @@ class LearningJob:
         if memory.distinct >= budget:
             return True
         known, before, begin = memory.distinct, replace(session.spent), time.perf_counter()
-        sure: list[Confidence] = []
         try:
             return learn_placement(
                 memory,
@@ -226,20 +223,16 @@ class LearningJob:
                 seed=session.seed,
                 declared=self._declared,
                 console=console,
-                on_confidence=sure.append,
             )
         finally:
-            spent, path = session.spent, self.out / FILE_NAME
-            part = SearchFile(
-                placements=memory.distinct - known,
-                seconds=time.perf_counter() - begin,
-                cluster_seconds=spent.running_seconds - before.running_seconds,
-                deploying_seconds=spent.deploying_seconds - before.deploying_seconds,
-                confidence=next(iter(sure), None),
+            whole, spent = time.perf_counter() - begin, session.spent
+            running = spent.running_seconds - before.running_seconds
+            deploying = spent.deploying_seconds - before.deploying_seconds
+            console.print(
+                f"learning took {whole:.0f} s for {memory.distinct - known} placements: measuring "
+                f"{running / whole:.1%}, deploying {deploying / whole:.1%}, the agent and logging "
+                f"{1 - (running + deploying) / whole:.1%}"
             )
-            console.print(part.split_text)
-            earlier = read_document(path, SearchFile) if path.exists() else None
-            write_document(path, part.after(earlier) if earlier else part)
 
     def _compare(self) -> Comparison | None:
         """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""

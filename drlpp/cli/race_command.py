@@ -23,11 +23,11 @@ from drlpp.io.formatting import speeds_option
 from drlpp.io.progress_lines import shown
 from drlpp.io.run_folder import open_run_folder
 from drlpp.planners import Space
-from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, compiled_as_plain
+from drlpp.racing.plain import PLAIN_CHECKPOINT
 from drlpp.racing.prospects import pipelines, usual_candidates, with_a_chance
 from drlpp.racing.rivals import Grounds, without_equals
-from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, export, keep_winner, race_to_loss
+from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, export, race_to_loss
 from drlpp.racing.training_race import RaceEnd, TrainingRace
 from drlpp.report.tables import race_table
 from drlpp.runtime import ClusterSession, load_or_measure_profile
@@ -63,7 +63,8 @@ def race(given: Race) -> dict[str, Any]:
                 "accelerators with enough memory, and two operators"
             )
         rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
-        run_and_report(grounds, layouts, data, folder, rules)
+        course, end = run_and_report(grounds, layouts, data, folder, rules)
+        export_winner(folder, (), course, end, grounds.cluster)
     return {"folder": str(folder)}
 
 
@@ -74,7 +75,7 @@ def run_and_report(
     folder: Path,
     options: Mapping[str, Any],
 ) -> tuple[Course, RaceEnd]:
-    """Run a race, or continue it; print its table and write the winner's training.
+    """Run a race, or continue it, and print its table.
 
     Args:
         grounds: the workers, and what is known of the model and of them.
@@ -91,9 +92,6 @@ def run_and_report(
     console.print(race_table(course.race, end))
     for line in end.lines():
         console.print(line)
-    if end.winner is not None:
-        _, how = keep_winner(course, end, grounds.cluster)
-        console.print(how)
     return course, end
 
 
@@ -169,36 +167,38 @@ def live_run(
 
 
 def export_winner(
-    folder: Path, comparison: Comparison, course: Course, end: RaceEnd, cluster: Cluster
+    folder: Path, measured: Sequence[Contender], course: Course, end: RaceEnd, cluster: Cluster
 ) -> None:
     """Write the placement that won the race, with its learning rate; say how to train.
 
     Args:
-        folder: for ``placement.json``, which holds the best by seconds per minibatch.
-        comparison: by seconds, which may have measured the winner.
+        folder: for ``placement.json``, which after learning holds the best by seconds.
+        measured: contenders by seconds, which may have measured the winner.
         course, end: the race.
         cluster: whose accelerators are the session's workers.
     """
     session, training, path = course.session, end.winning, folder / "placement.json"
+    before = path.exists()
     if training is None:
-        console.print(
-            f"no candidate won the race to a loss, so {path} stays the best by time per minibatch; "
-            "a longer race continues this one (--limit with --resume)"
-        )
+        stays = f"; until then {path} is the best by time per minibatch" if before else ""
+        console.print(f"a longer race continues this one (--limit with --resume){stays}")
         return
-    won = course.candidate_of(training)
-    if won.candidate is not None:
-        alike = (one.measurements for one in comparison.contenders if one.key == won.key)
+    won, kept = course.candidate_of(training), course.folder_of(training)
+    if won.candidate is None:
+        console.print(f"its weights so far: {kept / PLAIN_CHECKPOINT} ('model')")
+    else:
+        alike = (one.measurements for one in measured if one.key == won.key)
         won = won.model_copy(update={"measurements": next(alike, ())})
         export(session, won, cluster, folder, course.optimizer_of(training))
         console.print(
             f"exported to {path}: {won.beside(session.method)}, found by {won.found_by}, the "
-            f"winner of the race, with learning rate {training.rate:.3g}"
+            f"winner of the race, with learning rate {training.rate:.3g}; its weights so far: "
+            f"drlpp export {shlex.quote(str(kept))} --to weights -o model.safetensors"
         )
-    if end.verdict is not None and end.verdict.is_torch_as_good:
-        console.print(f"use plain PyTorch, as the race says, not {path}")
-    else:
+    if end.verdict is None or not end.verdict.is_torch_as_good:
         say_how_to_train(session, path, course.race.data)
+    elif before or won.candidate is not None:
+        console.print(f"use plain PyTorch, as the race says, not {path}")
 
 
 def say_how_to_train(session: ClusterSession, path: Path, data: str | None = None) -> None:

@@ -45,6 +45,9 @@ from drlpp.schedule.method import Method
 from drlpp.specs.batches import call
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
+PLAIN_CHECKPOINT = "plain.pt"
+"""In the folder of a training; the model's weights are its ``model``."""
+
 
 @contextmanager
 def _computing(
@@ -128,7 +131,7 @@ class PlainLearner:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._checkpoint = self.folder / "plain.pt"
+        self._checkpoint = self.folder / PLAIN_CHECKPOINT
         self._data_state = self.data.state()
 
     def train_until(self, minibatches: int) -> Stint:
@@ -187,20 +190,16 @@ class PlainLearner:
             return 0
         saved = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
         loop.module.load_state_dict(saved["model"])
-        states = saved["optimizer"]
-        states = states if isinstance(states, list) else [states]
-        for optimizer, state in zip(loop.optimizers, states, strict=True):
+        for optimizer, state in zip(loop.optimizers, saved["optimizer"], strict=True):
             optimizer.load_state_dict(state)
         torch.random.set_rng_state(saved["random"])
         self.data.load_state(LoaderState(*saved["data"]))
         return int(saved["done"])
 
     def _save(self, loop: PlainLoop, done: int) -> None:
-        states = [optimizer.state_dict() for optimizer in loop.optimizers]
         state = {
             "model": loop.module.state_dict(),
-            # Of parameters in groups, a list.
-            "optimizer": states if len(states) > 1 else states[0],
+            "optimizer": [optimizer.state_dict() for optimizer in loop.optimizers],
             "random": torch.random.get_rng_state(),
             "data": tuple(self._data_state),
             "done": done,

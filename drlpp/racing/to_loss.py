@@ -1,24 +1,20 @@
 """The race that matters to a user: time to a loss, on this data and these workers.
 
-It leaves the winner's training, to be continued.
+It leaves the winner's weights, in the folder of its training.
 """
 
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput, ModelError, NotFinite, OutOfMemory, TrialTimeout, WorkerLost
 from drlpp.io.documents import read_document, write_document
-from drlpp.io.run_folder import RECORD_NAME, RunRecord
 from drlpp.placement.measurement import median_measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.contenders import Contender
@@ -26,19 +22,12 @@ from drlpp.racing.halving import Halving
 from drlpp.racing.plain import PlainLearner, held_out_loss, initial_module
 from drlpp.racing.prospects import learning_rates_shared
 from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
-from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoints import CHECKPOINT_NAME
 from drlpp.runtime.training.data.given_data import SamplesInMemory
 from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.trainer import Trainer
-from drlpp.runtime.training.training_plan import (
-    Stint,
-    TrainerCallbacks,
-    TrainingPlan,
-    training_settings,
-)
+from drlpp.runtime.training.training_plan import Stint, TrainerCallbacks, TrainingPlan
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.data import Data, load_data
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -319,55 +308,3 @@ def export(
         measurement=median_measurement(measured) if measured else None,
     )
     return write_document(folder / "placement.json", document)
-
-
-def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, str]:
-    """Copy the winner's training into the race's folder; return where, and how to go on.
-
-    A pipeline's is a folder of ``drlpp train``, with the placement, the learning rate and the
-    checkpoint. Plain PyTorch's has a state_dict of the model, and one of the optimizer (a list
-    where parameters are in groups). What is there already is left as it is.
-
-    Args:
-        course, end: the race, which a candidate has won.
-        cluster: of its accelerators.
-    """
-    training = end.winning
-    assert training is not None
-    session, data, candidate = course.session, course.data.first, course.candidate_of(training)
-    known, optimizer = course.folder_of(training), course.optimizer_of(training)
-    folder = course.folder / f"winner-{known.name}"
-    # Otherwise it may have been trained on since.
-    if not folder.exists():
-        # Whole or not there, also after a kill.
-        partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        if candidate.placement is None:
-            saved = torch.load(known / "plain.pt", weights_only=True, map_location="cpu")
-            torch.save(saved, partial / "plain.pt")
-            write_state_dict(partial / "model.pt", saved["model"])
-        else:
-            shutil.copyfile(known / CHECKPOINT_NAME, partial / CHECKPOINT_NAME)
-            document = read_document(
-                export(session, candidate, cluster, partial, optimizer), PlacementFile
-            )
-            plan = TrainingPlan(epochs=1)
-            settings = training_settings(document, optimizer, data, plan, session.seed)
-            record = RunRecord(command="drlpp train", settings=settings)
-            write_document(partial / RECORD_NAME, record)
-        partial.rename(folder)
-    if candidate.placement is None:
-        return folder, (
-            f"its weights so far: {folder / 'model.pt'}; with the optimizer's state: "
-            f"{folder / 'plain.pt'} (threads: {candidate.threads or 'any'}, learning rate "
-            f"{training.rate:.3g})"
-        )
-    epochs = course.race.curves[training].minibatches // data.minibatches + 1
-    path = folder / "placement.json"
-    parts = shlex.join([str(path), "--data", data.name, "--out", str(folder), "--resume"])
-    return folder, (
-        f"continue its training: drlpp train {parts}{session.captured.reference.naming_option}"
-        f"{optimizer.naming_option} --epochs {epochs} --device {session.device.value}"
-        f"{f' --seed {session.seed}' if session.seed else ''}"
-    )

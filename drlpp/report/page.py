@@ -215,7 +215,7 @@ def _race_to_loss(files: RunFiles) -> Iterator[Section]:
 def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
-    lines = [] if files.search is None else list(files.search.lines)
+    lines = []
     asked, used = files.record.settings.get("method"), files.searched
     if used and isinstance(asked, dict) and asked.get("microbatches") != used.microbatches:
         lines.append(f"microbatches, as chosen for the model and the workers: {used.microbatches}")

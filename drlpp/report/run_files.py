@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drlpp.costs.profile import Profile
-from drlpp.envs.measuring.search_file import FILE_NAME as SEARCH
-from drlpp.envs.measuring.search_file import SearchFile
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import DocumentType, read_document
 from drlpp.io.run_folder import RECORD_NAME, RunRecord
@@ -49,7 +47,6 @@ class RunFiles:
         self.placement = self._read(PlacementFile, "placement.json")
         self.profile = self._read(Profile, "profile.json")
         self.cluster = self._read(Cluster, "cluster.yaml")
-        self.search = self._read(SearchFile, SEARCH)
         self.searched: Method | None = None
         self.measured = list(self._measured(folder / "measurements.jsonl"))
 

@@ -33,7 +33,7 @@ from drlpp.agents.callbacks import take_up
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
-from drlpp.envs.measuring.search_file import Confidence
+from drlpp.envs.measuring.confidence import Confidence
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan

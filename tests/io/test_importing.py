@@ -145,10 +145,10 @@ def test_the_current_folder_takes_nobodys_place(tmp_path: Path) -> None:
     """It is looked at last, and only for a package that is nowhere else."""
     for name in ("networkx", "sympy", "json"):
         (tmp_path / f"{name}.py").write_text("open('trapped', 'w')")
-    code, _, err = drlpp("show", "networkx:path_graph", "-o", "g.json")
+    code, _, err = drlpp("show", "networkx:path_graph")
     assert code == 2
     assert "raised TypeError" in err
     assert str(tmp_path) not in sys.path
     assert not Path("trapped").exists()
-    assert drlpp("show", "first_trap:perceptron", "-o", "g.json")[0] == 0
+    assert drlpp("show", "first_trap:perceptron")[0] == 0
     assert sys.path[-1] == str(tmp_path)

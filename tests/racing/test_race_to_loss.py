@@ -1,10 +1,11 @@
-"""Races on live workers: pauses change nothing, what was killed continues, the winner trains on."""
+"""Races on live workers: pauses change nothing, what was killed continues, weights are left."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from drlpp.capturing.capture import capture
@@ -15,22 +16,20 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
-from drlpp.racing.plain import PlainLearner
+from drlpp.racing.plain import PLAIN_CHECKPOINT, PlainLearner
 from drlpp.racing.rivals import PLAIN
-from drlpp.racing.to_loss import RaceData, keep_winner, race_to_loss
+from drlpp.racing.to_loss import RaceData, race_to_loss
 from drlpp.racing.training_race import Curve, Training, TrainingRace
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.training.checkpoints import export_weights
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainerCallbacks, TrainingPlan
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
-from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import fast_are
 from tests.support.models.classified_points import NAME, classifier, data
 from tests.support.training.pipelines import in_a_row
-
-CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
 
 
 def candidates(session: ClusterSession) -> list[Contender]:
@@ -149,7 +148,7 @@ def test_what_cannot_be_raced_is_refused(session: ClusterSession, tmp_path: Path
 
 
 @pytest.mark.system
-def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
+def test_the_command_races_and_is_resumed(tmp_path: Path) -> None:
     """A user's own layout takes part: the last module of six is a stage."""
     out = tmp_path / "race"
     arguments = [
@@ -182,34 +181,19 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     assert trained == set(range(len(race.candidates)))
 
 
-def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path) -> None:
-    """With ``drlpp train``, as the race says; and plain PyTorch's weights load into the module."""
-    course, end = race_to_loss(
-        session,
-        candidates(session),
-        RaceData(session.captured, f"{NAME}:points", seed=3),
-        tmp_path,
-        **(OPTIONS | {"every": 6, "finals": 1}),
-    )
-    for winner in (0, 1):
-        # Whoever won: both ways have to work.
-        end.finalists[:] = [winner]
-        end.finals, end.costs = {winner: []}, {winner: 1.0}
-        training = Training(winner, end.rates[winner] or 0.01)
+def test_a_race_leaves_weights_of_what_it_trained(session: ClusterSession, tmp_path: Path) -> None:
+    """They load into the user's module, plain PyTorch's and a pipeline's."""
+    data = RaceData(session.captured, f"{NAME}:points", seed=3)
+    options = OPTIONS | {"every": 6, "finals": 1}
+    course, end = race_to_loss(session, candidates(session), data, tmp_path, **options)
+    plain, pipeline = (Training(number, end.rates[number] or 0.01) for number in (0, 1))
+    for training in (plain, pipeline):
         course.train(training, lambda curve: curve.minibatches >= 16)
-        folder, how = keep_winner(
-            course, end, local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
-        )
-        if winner == 0:
-            state = torch.load(folder / "model.pt", weights_only=True)
-            classifier().module.load_state_dict(state)
-            continue
-        command = how.removeprefix("continue its training: drlpp ").split()
-        result = CliRunner().invoke(app, command, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        epochs = [line for line in result.output.splitlines() if line.startswith("epoch")]
-        done = course.race.curves[training].minibatches // 12
-        assert epochs[-1].split()[1] == str(done + 1)
+    saved = torch.load(course.folder_of(plain) / PLAIN_CHECKPOINT, weights_only=True)
+    exported = tmp_path / "model.safetensors"
+    assert export_weights(course.folder_of(pipeline), exported)
+    for weights in (saved["model"], load_file(exported)):
+        classifier().module.load_state_dict(weights)
 
 
 def test_a_race_continues_with_more_finals_and_candidates(

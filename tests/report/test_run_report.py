@@ -224,7 +224,7 @@ def test_the_table_of_a_race_gives_medians_ranges_and_speed_ups() -> None:
 
 
 def test_what_was_changed_since_is_named_and_the_rest_is_shown(run: Path) -> None:
-    (run / "search.json").write_text("{")
+    (run / "race.json").write_text("{")
     write_document(run / "cluster.yaml", cluster_of(1, bandwidth=1e9))
     page = Page(write_report(run))
     assert "The search" in page.headings

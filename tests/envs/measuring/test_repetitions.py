@@ -10,12 +10,10 @@ import pytest
 
 from drlpp.agents import Hyperparameters, MeasurementBudgetCallback
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.envs.measuring.search_file import Confidence, SearchFile
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from drlpp.schedule.method import Method
 from tests.support.planning.fake_measurer import FakeMeasurer, chain, graph_of, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
@@ -296,21 +294,3 @@ def test_a_placement_that_cannot_be_is_told(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"accelerators":[1]', '"accelerators":[10000000000]'))
     with pytest.raises(InvalidFile, match=r"m\.jsonl: a placement in it cannot be: .*10000000000"):
         MeasurementMemory(FakeMeasurer(chain(4), accelerators=2), path=path)
-
-
-SURE = Confidence(
-    configuration="3-1", method=Method(in_flight_per_link=1), share=0.88, expected_gain=0.004
-)
-PART = SearchFile(
-    placements=8, seconds=20.0, cluster_seconds=12.0, deploying_seconds=3.0, confidence=SURE
-)
-
-
-def test_parts_of_a_run_add_up_and_the_last_word_counts() -> None:
-    interrupted = SearchFile(
-        placements=2, seconds=5.0, cluster_seconds=4.0, deploying_seconds=0.5, confidence=None
-    )
-    assert PART.after(interrupted) == SearchFile(
-        placements=10, seconds=25.0, cluster_seconds=16.0, deploying_seconds=3.5, confidence=SURE
-    )
-    assert interrupted.after(PART).confidence is None, "it goes on, and was not asked again"
