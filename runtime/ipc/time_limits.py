@@ -69,11 +69,6 @@ class TimeLimits:
                     f"up to {_LONGEST_SECONDS}"
                 )
 
-    @property
-    def lease_seconds(self) -> float:
-        """For another host without a word from the controller to end its workers."""
-        return max(30.0, 1.5 * self.host_silence_seconds)
-
 
 DEFAULT_TIME_LIMITS = TimeLimits()
 

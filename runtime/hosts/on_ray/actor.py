@@ -2,15 +2,14 @@
 
 Tensors between workers never pass it. One loop reads what workers say and answers the controller;
 orders, which may take time, are carried out one after the other by a thread. So the controller,
-which asks for events all the time, is answered while workers begin or a file is written, and each
-side knows that the other lives. A host that is not asked for ``lease_seconds`` ends its workers,
-and so does one whose raylet has ended, since nobody looks after it then.
+which asks for events all the time, is answered while workers begin or a file is written, and knows
+that the host lives. Ray ends the actor, and so its workers, when the program that started it, the
+raylet or the connection to the head is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from drlpp.errors import StorageFailure
 from drlpp.runtime.hosts.host import Ended, Event
 from drlpp.runtime.hosts.local_host import LocalHost
-from drlpp.runtime.ipc.protocol import Command, WorkerSpec
+from drlpp.runtime.ipc.protocol import WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
 
 _POLL_SECONDS = 0.5
@@ -75,7 +73,6 @@ def host_actor() -> Any:
             from drlpp.runtime.hosts.on_ray.actor import HostKeeper
 
             self._keeper = HostKeeper(*given)
-            self._lease = asyncio.create_task(self._keeper.end_when_left_alone())
             return self._keeper.facts
 
         async def call(self, name: str, *given: Any) -> Any:
@@ -98,28 +95,18 @@ class HostKeeper:
     Args:
         workers, name, address: as in :class:`LocalHost`.
         folder: of the session, if the controller runs on this host; else it gets one of its own.
-        lease_seconds: without a word from the controller, after which this process ends.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[int],
-        name: str,
-        address: str,
-        folder: str | None,
-        lease_seconds: float,
-    ) -> None:
+    def __init__(self, workers: Sequence[int], name: str, address: str, folder: str | None) -> None:
         self._own = SessionFolder() if folder is None else None
         self._folder = Path(self._own.name if self._own else str(folder))
         self.host = LocalHost(workers, self._folder, name, address)
-        self.lease_seconds = lease_seconds
         self._generation = 0
         self._watched: list[Any] = []
         self._reports: list[Report] = []
         self._news = asyncio.Event()
         self._one_by_one = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
-        self._heard = time.monotonic()
 
     @property
     def facts(self) -> tuple[str, str, tuple[int, ...]]:
@@ -132,19 +119,11 @@ class HostKeeper:
 
     async def next_events(self) -> list[Report]:
         """Return what has happened since the last call, after a short time if nothing has."""
-        self._heard = time.monotonic()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), _POLL_SECONDS)
         self._news.clear()
         found, self._reports = self._reports, []
         return found
-
-    async def end_when_left_alone(self) -> None:
-        """End this process, and its workers with it, when nobody looks after it any more."""
-        raylet = os.getppid()
-        while os.getppid() == raylet and time.monotonic() - self._heard < self.lease_seconds:
-            await asyncio.sleep(_POLL_SECONDS)
-        os._exit(1)
 
     async def order(self, name: str, *given: Any) -> Any:
         """Carry out an order after those before: a method below, or of ``LocalHost``."""
@@ -163,19 +142,6 @@ class HostKeeper:
         # Ray kills an actor's whole group.
         self.host.start([replace(post, own_group=True) for post in posts])
         return self.host.process_ids
-
-    def send(self, generation: int, worker: int, command: Command) -> None:
-        """Give a worker a command; nobody waits for its failure, which becomes an answer.
-
-        One that is long may come after orders that were given later, and then to other workers.
-        """
-        if generation != self._generation or not self.host.process_ids:
-            return
-        try:
-            self.host.send(worker, command)
-        except StorageFailure as error:
-            failed = StorageFailure(f"host {self.host.name}: {error}")
-            self._loop.call_soon_threadsafe(self._report, [(worker, failed)])
 
     def write(self, file: str, content: np.ndarray[Any, Any]) -> None:
         """Write the host's copy of a file, which is there for workers once it is whole."""
@@ -212,8 +178,5 @@ class HostKeeper:
         events = self.host.events(mp_connection.wait(self._watched, 0))
         if any(isinstance(what, Ended) for _, what in events):
             self._watch(())
-        self._report(events)
-
-    def _report(self, events: Sequence[Event]) -> None:
         self._reports += [(self._generation, event) for event in events]
         self._news.set()

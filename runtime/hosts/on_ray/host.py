@@ -39,9 +39,9 @@ _LOOK_SECONDS = 0.5
 class RayHost(WorkerHost):
     """The workers of one actor, from when its accelerators are reserved until they are given back.
 
-    From :meth:`open` on a thread asks for its events all the time. So each side knows that the
-    other lives: an actor that says nothing for ``host_silence_seconds`` is lost, for ever. Another
-    object, with the same workers and name, takes its place among the hosts if it returns.
+    From :meth:`open` on a thread asks for its events all the time. An actor that says nothing for
+    ``host_silence_seconds`` is lost, for ever. Another object, with the same workers and name,
+    takes its place among the hosts if it returns.
 
     Args:
         plan: of the host; it is lost from the beginning if that has no node.
@@ -105,7 +105,7 @@ class RayHost(WorkerHost):
         return True
 
     def open(self) -> None:
-        """Have the actor keep workers; from now on it ends if it is not asked for its events.
+        """Have the actor keep workers, and ask it for events from now on.
 
         Raises:
             InvalidInput: the host has other versions.
@@ -114,7 +114,7 @@ class RayHost(WorkerHost):
         assert self.plan.node is not None
         is_here = self.plan.node.identity == ray.get_runtime_context().get_node_id()
         ours, folder = host_actor().versions(), str(self._own_folder) if is_here else None
-        given = self.workers, self.name, self.address, folder, self.limits.lease_seconds
+        given = self.workers, self.name, self.address, folder
         found = self._reply(self._remote("open", ours, *given))
         if isinstance(found, str):
             raise InvalidInput(
@@ -224,7 +224,7 @@ class RayHost(WorkerHost):
         self._process_ids = self._reply(self._begun)
 
     def send(self, worker: int, command: Command) -> None:
-        self._order("send", self._generation, worker, command)
+        self._reply(self._order("send", worker, command))
 
     def waitables(self) -> list[Any]:
         if self.lost:
@@ -265,7 +265,7 @@ class RayHost(WorkerHost):
         self._forget()
 
     def close(self) -> None:
-        """End the workers and the actor; those of a lost host find out that they are left alone."""
+        """End the workers and the actor; Ray ends those of a lost host."""
         with suppress(DRLPPError):
             if self._actor is not None and self.lost is None:
                 self._reply(self._remote("close"))

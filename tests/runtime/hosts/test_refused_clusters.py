@@ -26,7 +26,6 @@ MODEL = "tests.support.models.small:forked"
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a server that says nothing."""
-    monkeypatch.setattr(on_ray, "_HEAD_SECONDS", 0.0)
     monkeypatch.setattr(on_ray, "_NODE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"

@@ -184,4 +184,3 @@ def test_a_session_has_its_own_limits_or_the_defaults() -> None:
     own = TimeLimits(gathering_seconds=7)
     assert time_limits_of() == TimeLimits()
     assert time_limits_of(own, 5) == replace(own, answer_seconds=5)
-    assert TimeLimits(host_silence_seconds=30.0).lease_seconds > 30
