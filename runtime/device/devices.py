@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -59,14 +59,12 @@ class DeviceKind(NamedTuple):
         has_streams: whether torch gives access to streams of several devices; then it has pinned
             memory, a generator for each device, and statistics of its allocator.
         gloo_sums: whether Gloo can sum its tensors without such copies.
-        has_float64: whether it computes in float64, unless torch tells of each device.
         compiled: whether stages are compiled for it, which takes triton on a GPU.
     """
 
     backend: Backend
     has_streams: bool
     gloo_sums: bool
-    has_float64: bool = True
     compiled: bool = True
 
 
@@ -74,9 +72,7 @@ DEVICE_KINDS: dict[str, DeviceKind] = {
     "cpu": DeviceKind("gloo", has_streams=False, gloo_sums=True),
     "cuda": DeviceKind("nccl", has_streams=True, gloo_sums=True),
     "xpu": DeviceKind("xccl", has_streams=True, gloo_sums=False),
-    "mps": DeviceKind(
-        "gloo", has_streams=False, gloo_sums=False, has_float64=False, compiled=False
-    ),
+    "mps": DeviceKind("gloo", has_streams=False, gloo_sums=False, compiled=False),
 }
 """``auto`` takes the first type of GPU that torch finds here."""
 
@@ -140,21 +136,6 @@ class Accelerator:
         if self._torch or self.facts.memory_bytes is None:
             return None
         return MemoryCount(self.facts.memory_bytes, holder)
-
-    def check_types(self, tensors: Iterable[Tensor]) -> None:
-        """Check that the device can have tensors of these types.
-
-        Raises:
-            InvalidCluster: for float64 or complex128 on a device that has none.
-        """
-        if has_float64(self.device):
-            return
-        for tensor in tensors:
-            if tensor.dtype in (torch.float64, torch.complex128):
-                raise InvalidCluster(
-                    f"device {self.device.type} has no {str(tensor.dtype).removeprefix('torch.')}; "
-                    "let the model and its samples be float32, or use device cpu"
-                )
 
     def synchronize(self) -> None:
         """Wait until the device has done all its work; a processor is never behind."""
@@ -243,21 +224,6 @@ def seed_generator(device: torch.device, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.get_device_module(device).manual_seed(seed)
-
-
-@cache
-def has_float64(device: torch.device) -> bool:
-    """Return whether a device computes in float64; of Intel's GPUs, some do."""
-    kind = DEVICE_KINDS.get(device.type)
-    if kind is None or not kind.has_streams:
-        return kind is None or kind.has_float64
-    properties = torch.get_device_module(device).get_device_properties(device)
-    return bool(getattr(properties, "has_fp64", kind.has_float64))
-
-
-def in_most_digits(value: Tensor) -> Tensor:
-    """Return a real tensor in float64, or as it is on a device that has none."""
-    return value.double() if has_float64(value.device) else value
 
 
 def _start_autograd_on(device: torch.device) -> None:

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.device.devices import in_most_digits
 from drlpp.schedule.actions import BUCKET_BYTES
 
 SumOverReplicas = Callable[[Tensor], dist.Work]
@@ -264,5 +263,6 @@ class SharedGradients(Gradients):
 
 def squared_norm_of(gradients: Sequence[Tensor]) -> float:
     """Return the squared norm of gradients together."""
-    norms = [in_most_digits(torch.linalg.vector_norm(gradient)) for gradient in gradients]
-    return torch.stack(norms).square().sum().item() if norms else 0.0
+    norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+    # Not every device computes in float64.
+    return torch.stack(norms).cpu().double().square().sum().item() if norms else 0.0
