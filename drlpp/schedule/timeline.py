@@ -27,11 +27,8 @@ from drlpp.schedule.actions import (
 )
 from drlpp.schedule.schedule import Schedule, in_order
 
-PREDICTION = SpanKind("prediction")
-
 KINDS = (
     *(kind.span for kind in (Forward, Recompute, Backward, BackwardInput, BackwardWeight)),
-    PREDICTION,
     *(kind.span for kind in (Update, AllReduce, Send)),
     WAITING,
 )
@@ -42,15 +39,13 @@ KINDS = (
 class TimedAction:
     """``worker`` performs ``action`` from ``start`` to ``end`` (seconds since the schedule began).
 
-    Waiting belongs to no action: it is the gap between two actions of a worker. ``predictions`` are
-    the parts of a pass, begin and end, in which weights are moved to those that it uses, or back.
+    Waiting belongs to no action: it is the gap between two actions of a worker.
     """
 
     worker: int
     action: Action
     start: float
     end: float
-    predictions: tuple[tuple[float, float], ...] = ()
 
 
 def play(schedule: Schedule, seconds_of: Callable[[int, Action], float]) -> tuple[TimedAction, ...]:
@@ -145,27 +140,15 @@ def _of_worker(
             continue
         if timed.start > now:
             yield Span(worker, WAITING, now, timed.start)
-        yield from _of_action(timed, has_microbatches)
+        number = ""
+        if isinstance(timed.action, Pass):
+            number = str(timed.action.minibatch)
+            if has_microbatches:
+                number += f".{timed.action.microbatch}"
+        yield Span(worker, timed.action.span, timed.start, timed.end, number)
         now = timed.end
     if end > now:
         yield Span(worker, WAITING, now, end)
-
-
-def _of_action(timed: TimedAction, has_microbatches: bool) -> Iterator[Span]:
-    """Yield the spans of an action: its predictions, and what is between them."""
-    kind, number = timed.action.span, ""
-    if isinstance(timed.action, Pass):
-        number = str(timed.action.minibatch)
-        if has_microbatches:
-            number += f".{timed.action.microbatch}"
-    now = timed.start
-    for start, end in timed.predictions:
-        if start > now:
-            yield Span(timed.worker, kind, now, start, number)
-        yield Span(timed.worker, PREDICTION, start, end, number)
-        now = end
-    if timed.end > now:
-        yield Span(timed.worker, kind, now, timed.end, number)
 
 
 @dataclass(frozen=True)

@@ -175,8 +175,7 @@ class Simulation:
     @cached_property
     def timeline(self) -> tuple[TimedAction, ...]:
         """All actions of :attr:`run` by start, in seconds."""
-        run = self.run
-        return timeline_of(self.schedule, run.played, self.pricing.of(run.program))
+        return timeline_of(self.schedule, self.run.played)
 
     @cached_property
     def _bytes_sent(self) -> list[float]:

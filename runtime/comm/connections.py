@@ -131,14 +131,6 @@ class Connections:
             work = self.replicas.allreduce([tensor])
         return self.paced(work, tensor.nbytes) if self.paced else work
 
-    def fewest(self, number: int) -> int:
-        """Return the least number that any worker of the connections gives, of a few."""
-        least = torch.tensor([number])
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-        self.everyone.allreduce([least], options).wait()
-        return int(least)
-
     def share_buffers(self, buffers: Iterable[Tensor]) -> None:
         """Give all replicas the running statistics of the first, as data parallelism does."""
         if self.replicas is not None:

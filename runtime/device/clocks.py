@@ -12,9 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Span = tuple[int, int]
-"""The marks of a begin and an end."""
-
 
 class Clock:
     """Marks moments of one run, on a device that has done its work when a call returns."""
@@ -22,19 +19,13 @@ class Clock:
     def __init__(self) -> None:
         self._moments: list[float] = []
 
-    def mark(self) -> int:
-        """Note this moment; return its number, counted from 0."""
+    def mark(self) -> None:
+        """Note this moment."""
         self._moments.append(time.perf_counter())
-        return len(self._moments) - 1
 
     def moments(self) -> Sequence[float]:
         """Return all moments so far, in ``time.perf_counter`` seconds; wait until all have come."""
         return self._moments
-
-    def read(self, spans: Sequence[Span]) -> list[tuple[float, float]]:
-        """Return the seconds of ``time.perf_counter`` at which spans begin and end."""
-        moments = self.moments()
-        return [(moments[begin], moments[end]) for begin, end in spans]
 
 
 _MOST_PENDING = 4096
@@ -58,14 +49,13 @@ class StreamClock(Clock):
         self._latest.synchronize()
         self._seconds = time.perf_counter()
 
-    def mark(self) -> int:
+    def mark(self) -> None:
         """Let the device note when it gets here."""
         if len(self._pending) >= _MOST_PENDING:
             self._settle(_MOST_PENDING // 2)
         event = self._new_event()
         event.record()
         self._pending.append(event)
-        return len(self._moments) + len(self._pending) - 1
 
     def moments(self) -> Sequence[float]:
         """Wait for the device; return all moments so far."""

@@ -256,20 +256,30 @@ class Collect:
 
 
 @dataclass(frozen=True)
-class ProfileOperators:
-    """Train the model in several ways, and time every pass.
+class TimeTraining:
+    """Train the model in one of a profile's ways, and time every pass.
+
+    The loss is counted with the last stage, as it is computed where that is.
 
     Attributes:
-        trainings: pickled: the ``TimedTraining`` of each way by its name.
-        repeats: timed passes of each, fewer if these take too long.
-        group: the workers that measure at the same time, and share gradients.
+        programs: pickled: the stages, performed in a row on one worker.
+        optimizer: updates the weights.
+        repeats: timed passes, fewer if these take too long and gradients are not shared.
+        microbatches: parts of a minibatch, one of which is trained on.
+        in_halves: whether backwards come in halves.
+        alone: every stage is an operator; what it keeps is counted, and no worker rests after it.
+        method: whose predictions of weights are timed, too.
+        group: the workers that measure at the same time, if they share gradients.
     """
 
-    trainings: bytes
-    method: Method
+    programs: bytes
     optimizer: OptimizerSpec
     repeats: int
-    group: GroupSpec
+    microbatches: int = 1
+    in_halves: bool = False
+    alone: bool = False
+    method: Method | None = None
+    group: GroupSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -314,7 +324,7 @@ Command = (
     | Release
     | Run  # RunResult
     | Collect
-    | ProfileOperators  # OperatorTimes
+    | TimeTraining  # TrainingTimes
     | TimeLink  # of the sender, median seconds of a message by its size in bytes
     | TrainParallel  # RunResult, with the times of every minibatch
     | Stop
@@ -359,10 +369,10 @@ class RunResult:
     """What a worker saw in a run.
 
     ``times`` are ``time.perf_counter`` seconds, an entry an action, ``processor_seconds`` what each
-    took of the processor; ``predictions`` are times when weights were moved to those that a pass
-    uses, or back. ``weight_bytes`` is one version of the weights, ``peak_weight_bytes`` what all
-    versions that were held took at most. ``message_bytes`` is the largest message to every worker
-    that got any, ``bucket_bytes`` the largest bucket of gradients that was summed over replicas.
+    took of the processor. ``weight_bytes`` is one version of the weights, ``peak_weight_bytes``
+    what all versions that were held took at most. ``message_bytes`` is the largest message to every
+    worker that got any, ``bucket_bytes`` the largest bucket of gradients that was summed over
+    replicas.
     ``skipped_updates`` changed nothing, since their gradients were not finite.
     """
 
@@ -375,7 +385,6 @@ class RunResult:
     peak_weight_bytes: int = 0
     message_bytes: dict[int, int] = field(default_factory=dict)
     bucket_bytes: int = 0
-    predictions: list[tuple[float, float]] = field(default_factory=list)
     processor_seconds: list[float] = field(default_factory=list)
     skipped_updates: int = 0
 
@@ -384,7 +393,6 @@ class RunResult:
         return replace(
             self,
             times=[(begin + seconds, end + seconds) for begin, end in self.times],
-            predictions=[(begin + seconds, end + seconds) for begin, end in self.predictions],
         )
 
     def after(self, earlier: RunResult) -> RunResult:
@@ -400,25 +408,24 @@ class RunResult:
             peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),
             message_bytes=Counter(earlier.message_bytes) | Counter(self.message_bytes),
             bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
-            predictions=earlier.predictions + self.predictions,
             skipped_updates=earlier.skipped_updates + self.skipped_updates,
         )
 
 
 @dataclass(frozen=True)
-class OperatorTimes:
-    """What profiling found.
+class TrainingTimes:
+    """What a worker found in one of a profile's trainings.
 
     Attributes:
         device: that it ran on, by name.
-        seconds: by training and by ``forward``, ``backward``, ``second half`` of a backward or
-            ``update``, for every stage, of every repetition.
-        kept_bytes: what the forward of every operator keeps for the backward.
+        seconds: by ``forward``, ``backward``, ``second half`` of a backward or ``update``, for
+            every stage, of every repetition.
+        kept_bytes: what the forward of every operator keeps for the backward, if it was counted.
         prediction_seconds: of lending predicted weights, all of them; none if the method does not.
     """
 
     device: str
-    seconds: dict[tuple[str, str], list[list[float]]]
+    seconds: dict[str, list[list[float]]]
     kept_bytes: list[int]
     prediction_seconds: list[float]
 
@@ -431,7 +438,7 @@ Answer = (
     | DeviceFacts
     | dict[int, str]
     | RunResult
-    | OperatorTimes
+    | TrainingTimes
     | dict[int, float]
     | None
 )

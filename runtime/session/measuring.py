@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from drlpp.costs.ways_of_training import LOCAL_STEPS
@@ -301,11 +299,8 @@ def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[T
     start = min((begin for result in results.values() for begin, _ in result.times[:1]), default=0)
     timeline = []
     for worker, actions in schedule.actions.items():
-        predictions = results[worker].predictions
         for action, (begin, end) in zip(actions, results[worker].times, strict=True):
-            first, last = (bisect_left(predictions, m, key=itemgetter(0)) for m in (begin, end))
-            inside = tuple((one - start, other - start) for one, other in predictions[first:last])
-            timeline.append(TimedAction(worker, action, begin - start, end - start, inside))
+            timeline.append(TimedAction(worker, action, begin - start, end - start))
     return tuple(timeline)
 
 

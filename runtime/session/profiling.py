@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import pickle
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import compress, groupby
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +34,13 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import WorkerHost
-from drlpp.runtime.ipc.protocol import OperatorTimes, ProfileOperators, Route, TimeLink
+from drlpp.runtime.ipc.protocol import Route, TimeLink, TimeTraining, TrainingTimes
 from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.worker.operator_timing import (
     BACKWARD,
     FORWARD,
-    OPERATORS,
     SECOND_HALF,
     UPDATE,
-    WHOLE,
-    TimedTraining,
 )
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import STASH
@@ -54,7 +51,8 @@ if TYPE_CHECKING:
     from drlpp.runtime.session.session import ClusterSession
     from drlpp.runtime.session.worker_group import WorkerGroup
 
-_SHARED, _PARTS, _HALVES, _MICROBATCH = "shared", "parts", "halves", "microbatch"
+_OPERATORS, _WHOLE, _SHARED = "operators", "whole", "shared"
+_PARTS, _HALVES, _MICROBATCH = "parts", "halves", "microbatch"
 _MOST_PARTS = 8
 _MICROBATCHES = (4, 2)
 """One of so many equal parts of a minibatch is timed, too."""
@@ -81,21 +79,20 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
     measuring = measuring_workers(session.speeds, hosts, devices)
     short = shorten(session.captured)
     timed = short.captured
-    with discarded_fx_sources():
-        trainings = _trainings(session.captured, timed, shared=len(measuring) > 1)
-        command = ProfileOperators(
-            pickle.dumps(trainings),
-            session.method,
-            settled(session.optimizer, timed.trained, timed.aliases),
-            repeats,
-            session.new_group("profile", measuring, replicas=tuple(measuring)),
-        )
-    times = list(session.command(dict.fromkeys(measuring, command)).values())
+    trainings = _trainings(session, timed, repeats, shared=len(measuring) > 1)
+    times: dict[str, list[TrainingTimes]] = {}
+    for name, training in trainings.items():
+        command = training
+        if name == _SHARED:
+            group = session.new_group("profile", measuring, replicas=tuple(measuring))
+            fewest = min(len(found.seconds[FORWARD][0]) for found in times[_WHOLE])
+            command = replace(training, repeats=fewest, group=group)
+        times[name] = list(session.command(dict.fromkeys(measuring, command)).values())
     if session.links is None:
         cluster = session_cluster(hosts, devices, session.speeds, time_hosts(session, repeats))
     else:
         cluster = session.links.with_speeds(session.speeds)
-    if crowded := crowded_machine(session.speeds, hosts, devices):
+    if crowded := crowded_host(session.speeds, hosts, devices):
         session.note(crowded)
     microbatches = trainings[_MICROBATCH].microbatches if _MICROBATCH in trainings else 1
     profile = profile_of(timed, times, microbatches)
@@ -149,28 +146,33 @@ def measuring_workers(
     return range(min(on_it, len(gpus) or len(first.cores)))
 
 
+@discarded_fx_sources()
 def _trainings(
-    whole_model: CapturedModel, captured: CapturedModel, *, shared: bool
-) -> dict[str, TimedTraining]:
+    session: ClusterSession, captured: CapturedModel, repeats: int, *, shared: bool
+) -> dict[str, TimeTraining]:
     """Return the trainings that are timed of a model with fewer blocks."""
     count = len(captured.graph)
-    whole = cut_stages(captured, _even_cut(count, 1))
-    parts = cut_stages(captured, _even_cut(count, min(_MOST_PARTS, count)))
+    optimizer = settled(session.optimizer, captured.trained, captured.aliases)
+
+    def training(model: CapturedModel, stages: int, **options: Any) -> TimeTraining:
+        programs = pickle.dumps(cut_stages(model, _even_cut(count, stages)))
+        return TimeTraining(programs, optimizer, repeats, **options)
+
+    parts = min(_MOST_PARTS, count)
     found = {
-        OPERATORS: TimedTraining(cut_stages(captured, _even_cut(count, count))),
-        WHOLE: TimedTraining(whole),
-        **({_SHARED: TimedTraining(whole, shared=True)} if shared else {}),
-        _PARTS: TimedTraining(parts),
-        _HALVES: TimedTraining(parts, in_halves=True),
+        _OPERATORS: training(captured, count, alone=True),
+        _WHOLE: training(captured, 1, method=session.method),
+        **({_SHARED: training(captured, 1)} if shared else {}),
+        _PARTS: training(captured, parts),
+        _HALVES: training(captured, parts, in_halves=True),
     }
     for microbatches in _MICROBATCHES:
         if captured.task.batch_size % microbatches == 0:
             with suppress(InvalidModel):
-                divided = shorten(whole_model.microbatch(microbatches)).captured
+                divided = shorten(session.captured.microbatch(microbatches)).captured
                 # What is equal with many samples, may differ with few, or the other way round.
                 if divided.graph.fingerprint == captured.graph.fingerprint:
-                    programs = cut_stages(divided, _even_cut(count, 1))
-                    return found | {_MICROBATCH: TimedTraining(programs, microbatches)}
+                    return found | {_MICROBATCH: training(divided, 1, microbatches=microbatches)}
     return found
 
 
@@ -180,7 +182,7 @@ def _even_cut(operators: int, stages: int) -> Placement:
 
 
 def profile_of(
-    captured: CapturedModel, times: Sequence[OperatorTimes], microbatches: int = 1
+    captured: CapturedModel, times: Mapping[str, Sequence[TrainingTimes]], microbatches: int = 1
 ) -> Profile:
     """Return the profile of a model from what one or more workers measured at the same time.
 
@@ -191,35 +193,39 @@ def profile_of(
     """
     operators = captured.graph.operators
     # Of every training and kind of pass: (stages, repetitions on all workers).
-    seconds = {key: numpy.hstack([t.seconds[key] for t in times]) for key in times[0].seconds}
+    seconds = {
+        (name, kind): numpy.hstack([one.seconds[kind] for one in found])
+        for name, found in times.items()
+        for kind in found[0].seconds
+    }
     parts = _even_cut(len(operators), len(seconds[_PARTS, FORWARD])).stages
     weighted = [[op for op in part.operators if operators[op].parameter_bytes] for part in parts]
     forward, forward_overhead = _divided(seconds, FORWARD, len(parts))
     backward, backward_overhead = _divided(seconds, BACKWARD, len(parts))
     _, update_overhead = _divided(seconds, UPDATE, sum(map(bool, weighted)))
-    update = _total(seconds[WHOLE, UPDATE]) - update_overhead
+    update = _total(seconds[_WHOLE, UPDATE]) - update_overhead
     sharing = 0.0
     if (_SHARED, UPDATE) in seconds:
         sharing = sum(
-            _total(seconds[_SHARED, kind]) - _total(seconds[WHOLE, kind])
+            _total(seconds[_SHARED, kind]) - _total(seconds[_WHOLE, kind])
             for kind in (BACKWARD, UPDATE)
         )
     fixed_share = _fixed_share(seconds, microbatches, forward_overhead + backward_overhead)
     split_seconds, weight_share = _halves(seconds, weighted, backward, backward_overhead)
-    predictions = [value for t in times for value in t.prediction_seconds]
+    predictions = [value for one in times[_WHOLE] for value in one.prediction_seconds]
     prediction = statistics.median(predictions) if predictions else 0.0
     weight_bytes = max(captured.graph.parameter_bytes, 1)
     return Profile(
         graph=captured.graph,
-        device=times[0].device,
+        device=times[_WHOLE][0].device,
         batch_size=captured.task.batch_size,
         operators=tuple(
             OperatorProfile(
                 forward_seconds=forward[op.id],
                 backward_seconds=backward[op.id],
-                forward_spread_seconds=_spread(seconds[OPERATORS, FORWARD][op.id].tolist()),
-                backward_spread_seconds=_spread(seconds[OPERATORS, BACKWARD][op.id].tolist()),
-                kept_bytes=times[0].kept_bytes[op.id],
+                forward_spread_seconds=_spread(seconds[_OPERATORS, FORWARD][op.id].tolist()),
+                backward_spread_seconds=_spread(seconds[_OPERATORS, BACKWARD][op.id].tolist()),
+                kept_bytes=times[_OPERATORS][0].kept_bytes[op.id],
             )
             for op in operators
         ),
@@ -245,10 +251,10 @@ def _total(stages: Any) -> float:
 
 def _divided(seconds: _Seconds, kind: str, number: int) -> tuple[list[float], float]:
     """Return seconds of every operator, and what a stage takes besides, from ``number`` parts."""
-    whole, parts = _total(seconds[WHOLE, kind]), _total(seconds[_PARTS, kind])
+    whole, parts = _total(seconds[_WHOLE, kind]), _total(seconds[_PARTS, kind])
     # When other programs disturb the parts, they can seem to cost more than there is.
     overhead = min(max(parts - whole, 0.0) / max(number - 1, 1), whole)
-    alone = numpy.median(seconds[OPERATORS, kind], axis=1)
+    alone = numpy.median(seconds[_OPERATORS, kind], axis=1)
     left = whole - overhead
     too_long = max(alone.sum() - left, 0.0) / len(alone)
     shares = numpy.maximum(alone - too_long, 0.0)
@@ -266,7 +272,7 @@ def _fixed_share(seconds: _Seconds, microbatches: int, overhead: float) -> float
         return 0.0
     whole, part = (
         max(_total(seconds[name, FORWARD][:1] + seconds[name, BACKWARD][:1]) - overhead, 0.0)
-        for name in (WHOLE, _MICROBATCH)
+        for name in (_WHOLE, _MICROBATCH)
     )
     share = (microbatches * part / whole - 1) / (microbatches - 1) if whole else 0.0
     return min(max(share, 0.0), 1.0)
@@ -383,18 +389,14 @@ def session_cluster(
     return cluster.with_speeds(speeds) if emulated else cluster
 
 
-def crowded_machine(
+def crowded_host(
     speeds: Sequence[float], hosts: Sequence[WorkerHost], devices: Sequence[DeviceFacts]
 ) -> str | None:
-    """Say which machine has more CPU workers than cores, if these emulate no accelerators."""
-    if min(speeds) < 1:
-        return None
-    on_cpus = [device.type == "cpu" for device in devices]
-    workers = Counter(host.machine for host in compress(hosts, on_cpus))
-    for host in hosts:
-        if (sharing := workers[host.machine]) > len(host.cores):
+    """Say which host has more CPU workers than cores, if these emulate no accelerators."""
+    for host, device in zip(hosts, devices, strict=True):
+        if min(speeds) == 1 and device.type == "cpu" and len(host.workers) > len(host.cores):
             return (
-                f"{sharing} workers share {len(host.cores)} cores of {host.machine}, but "
+                f"{len(host.workers)} workers share {len(host.cores)} cores of {host.name}, but "
                 "predictions assume a core for each; start as many workers as cores, or emulate "
                 "slower accelerators (speeds)"
             )

@@ -54,10 +54,8 @@ class PredictedWeights(Vanilla):
     @contextmanager
     def _moving(self) -> Iterator[None]:
         """Enclose what moves the weights, unseen by autograd."""
-        begin = self.clock.mark()
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
             yield
-        self.predictions.append((begin, self.clock.mark()))
 
     def _displace(self, lead: int, rate_sum: float) -> None:
         """Keep W_t, and move."""

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
-from drlpp.runtime.device.clocks import Clock, Span
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.weight_policies import WeightUse
 
@@ -33,18 +32,11 @@ class WeightPolicy:
     Args:
         weights: leaf tensors, the parameters of ``optimizer``.
         optimizer: updates them from their ``grad``.
-
-    Attributes:
-        clock: of the run.
-        predictions: begin and end of every time that this run moved weights to those that a pass
-            uses, or back, marked on the clock.
     """
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
-        self.clock = Clock()
-        self.predictions: list[Span] = []
         self._rates: Sequence[float] = ()
         self._version = 0
 
@@ -58,7 +50,6 @@ class WeightPolicy:
             rates: the learning rate of every update, from that which makes version 1.
             version: of the weights now.
         """
-        self.predictions = []
         self._rates = rates
         self._version = version
 

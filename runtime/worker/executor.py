@@ -78,14 +78,13 @@ class Executor:
         if self.everyone is not None:
             self._prepare_training(actions)
         emulated = EmulatedAccelerator(self.speed)
-        spans = []
         for action in actions:
             if isinstance(action, Forward):
                 # Before the clock starts: whoever waits for data does not compute.
                 runner = self.runners[action.chunk]
                 if runner.program.reads_data:
                     runner.minibatches.wait_for(action.minibatch)
-            begin = self.clock.mark()
+            self.clock.mark()
             if action.span.computes:
                 emulated.begin()
                 self._perform(action)
@@ -93,18 +92,15 @@ class Executor:
             else:
                 self._perform(action)
                 self.processor_seconds.append(0.0)
-            spans.append((begin, self.clock.mark()))
+            self.clock.mark()
         self.mailbox.drain()
-        return self.clock.read(spans)
+        moments = self.clock.moments()
+        return list(zip(moments[::2], moments[1::2], strict=True))
 
     def _prepare_training(self, actions: Sequence[Action]) -> None:
         self._summed_next = _last_before_sums(actions)
         self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
         self._tied = TiedSums(self._trained, self.received.pop)
-        for runner in self._trained:
-            for policy in runner.weights.policies:
-                # Times what predictions of weights take.
-                policy.clock = self.clock
 
     def _perform(self, action: Action) -> None:
         match action:

@@ -9,29 +9,20 @@ machine do not stretch. On other devices it is the time until the device has fin
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from drlpp.runtime.comm.connections import Connections
 from drlpp.runtime.device.devices import Accelerator
-from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.ipc.protocol import (
-    OperatorTimes,
-    ProfileOperators,
-    RunPlan,
-    WeightPlan,
-    Working,
-)
-from drlpp.runtime.stage.graph_code import discarded_fx_sources
+from drlpp.runtime.ipc.protocol import RunPlan, TimeTraining, TrainingTimes, WeightPlan, Working
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
@@ -41,9 +32,6 @@ from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
 from drlpp.specs.batches import tensors_in
-
-WHOLE, OPERATORS = "whole", "operators"
-"""The training whose predictions of weights are timed, and that whose kept bytes are counted."""
 
 FORWARD, BACKWARD, SECOND_HALF, UPDATE = "forward", "backward", "second half", "update"
 
@@ -56,96 +44,67 @@ _SIGN_INTERVAL_SECONDS = 0.25
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class TimedTraining:
-    """A way to train a model that a profile wants to know the seconds of.
-
-    The loss is counted with the last stage, as it is computed where that is.
-
-    Attributes:
-        programs: the stages, performed in a row on one worker.
-        microbatches: parts of a minibatch, one of which is trained on.
-        in_halves: whether backwards come in halves.
-        shared: whether gradients are summed over all workers that measure.
-    """
-
-    programs: tuple[StageProgram, ...]
-    microbatches: int = 1
-    in_halves: bool = False
-    shared: bool = False
-
-
-def time_operators(
-    command: ProfileOperators,
+def time_training(
+    command: TimeTraining,
+    programs: Sequence[StageProgram],
     state: Mapping[str, Tensor],
     minibatches: Minibatches,
     accelerator: Accelerator,
     speed: float,
-    connections: Connections,
+    connections: Connections | None,
     tell: Callable[[Working], None],
-) -> OperatorTimes:
-    """Train the model in all ways that a profile wants.
+) -> TrainingTimes:
+    """Train the model as a profile wants.
 
     A slower worker sleeps after every pass, of operators alone excepted, as it does when it trains,
     and finds its caches as it will find them then.
     """
     device = accelerator.device
-    trainings: Mapping[str, TimedTraining]
-    with discarded_fx_sources():
-        trainings = pickle.loads(command.trainings)
-        # Several trainings have the same stages.
-        programs = {id(p): p for t in trainings.values() for p in t.programs}
-        for graph in (graph for program in programs.values() for graph in program.graphs):
-            move_graph_to_device(graph, device)
-    minibatches = minibatches.on(device)
+    minibatches = replace(minibatches.on(device), microbatches=command.microbatches)
+    stopwatch = _Stopwatch(accelerator, 1.0 if command.alone else speed, tell)
 
-    def built(training: TimedTraining, **different: Any) -> list[StageRunner]:
-        usual: dict[str, Any] = {
-            "state": state,
-            "method": Method(schedule=GPIPE.name, policy=SYNC.name),
-            "optimizer": command.optimizer,
-            "delays": {OWN: 0},
-            "minibatches": replace(minibatches, microbatches=training.microbatches),
-            "device": device,
-        }
+    def built(method: Method, delay: int) -> list[StageRunner]:
         runners = [
-            StageRunner(program=program, **(usual | different)) for program in training.programs
+            StageRunner(
+                program=program,
+                state=state,
+                method=method,
+                optimizer=command.optimizer,
+                delays={OWN: delay},
+                minibatches=minibatches,
+                device=device,
+                sum_over_replicas=connections.start_sum if connections else None,
+            )
+            for program in programs
         ]
         for runner in runners:
             passes = range(_WARM_UPS + command.repeats)
             uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in passes}
             rates = [command.optimizer.rate]
-            runner.begin(RunPlan({OWN: WeightPlan(uses, rates, shared=training.shared)}))
+            plan = WeightPlan(uses, rates, shared=connections is not None)
+            runner.begin(RunPlan({OWN: plan}))
         return runners
 
-    kept_bytes: list[int] = []
-    found: dict[tuple[str, str], list[list[float]]] = {}
-    for name, training in trainings.items():
-        alone = name == OPERATORS
-        stopwatch = _Stopwatch(accelerator, 1.0 if alone else speed, tell)
-        passes: Iterable[int] = timed_passes(command.repeats)
-        shared: dict[str, Any] = {}
-        if training.shared:
-            passes = range(_WARM_UPS + connections.fewest(len(found[WHOLE, FORWARD][0])))
-            shared = {"sum_over_replicas": connections.start_sum}
-        runners = built(training, **shared)
-        kept = _Kept(runners, tensors_in(minibatches.samples)) if alone else None
-        kinds = FORWARD, BACKWARD, SECOND_HALF, UPDATE
-        found |= {(name, kind): [[] for _ in runners] for kind in kinds}
-        for number in passes:
-            counting = kept if number == 0 else None
-            for kind, stage, seconds in _minibatch(
-                runners, number, stopwatch, counting, in_halves=training.in_halves
-            ):
-                if number >= _WARM_UPS:
-                    found[name, kind][stage].append(seconds)
-        kept_bytes = kept.bytes_ if kept else kept_bytes
-        del runners, kept
-    (runner,) = built(trainings[WHOLE], method=command.method, delays={OWN: 1})
-    predictions = _time_predictions(
-        runner, _Stopwatch(accelerator, speed, tell), timed_passes(command.repeats)
-    )
-    return OperatorTimes(accelerator.facts.name, found, kept_bytes, predictions)
+    # All that sum gradients do so equally often.
+    passes: Iterable[int] = range(_WARM_UPS + command.repeats)
+    if connections is None:
+        passes = timed_passes(command.repeats)
+    runners = built(Method(schedule=GPIPE.name, policy=SYNC.name), 0)
+    kept = _Kept(runners, tensors_in(minibatches.samples)) if command.alone else None
+    kinds = FORWARD, BACKWARD, SECOND_HALF, UPDATE
+    found: dict[str, list[list[float]]] = {kind: [[] for _ in runners] for kind in kinds}
+    for number in passes:
+        counting = kept if number == 0 else None
+        for kind, stage, seconds in _minibatch(
+            runners, number, stopwatch, counting, in_halves=command.in_halves
+        ):
+            if number >= _WARM_UPS:
+                found[kind][stage].append(seconds)
+    predictions: list[float] = []
+    if command.method is not None:
+        (runner,) = built(command.method, 1)
+        predictions = _time_predictions(runner, stopwatch, timed_passes(command.repeats))
+    return TrainingTimes(accelerator.facts.name, found, kept.bytes_ if kept else [], predictions)
 
 
 class _Stopwatch:

@@ -35,13 +35,13 @@ from drlpp.runtime.ipc.protocol import (
     Deploy,
     GroupSpec,
     Load,
-    OperatorTimes,
-    ProfileOperators,
     Progress,
     Release,
     Run,
     RunResult,
     TimeLink,
+    TimeTraining,
+    TrainingTimes,
     TrainParallel,
     WorkerSpec,
     held_file,
@@ -53,7 +53,7 @@ from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource, Stream
 from drlpp.runtime.stage.stage_runner import EvaluationRunner, StageRunner
 from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.worker.executor import Executor, Runner
-from drlpp.runtime.worker.operator_timing import time_operators
+from drlpp.runtime.worker.operator_timing import time_training
 from drlpp.schedule.actions import Message
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class Worker:
                 self._collect(command)
             case Release():
                 self._release()
-            case ProfileOperators():
-                return self._profile(command)
+            case TimeTraining():
+                return self._time_training(command)
             case TimeLink():
                 return self._time_link(command)
             case TrainParallel():
@@ -141,15 +141,19 @@ class Worker:
         )
         self._state = read_checkpoint(self._folder / MODEL_FILE)
         samples, labels = read_checkpoint(self._folder / SAMPLES_FILE)
-        self._accelerator.check_types([*self._state.values(), *samples, *labels])
         self._samples = Minibatches(tuple(samples), tuple(labels))
         return self._accelerator.facts
 
-    def _profile(self, command: ProfileOperators) -> OperatorTimes:
-        connections = self._connect(command.group, TimeLimits.group_seconds)
-        with closing(connections), computing_on(self._spec.core):
-            return time_operators(
+    def _time_training(self, command: TimeTraining) -> TrainingTimes:
+        connections = None
+        with ExitStack() as ending:
+            if command.group is not None:
+                connections = self._connect(command.group, TimeLimits.group_seconds)
+                ending.enter_context(closing(connections))
+            ending.enter_context(computing_on(self._spec.core))
+            return time_training(
                 command,
+                self._on_device(command.programs),
                 self._state,
                 self._samples,
                 self._accelerator,
@@ -181,7 +185,6 @@ class Worker:
 
         self._release()
         task = torch.load(self._folder / command.task_file, weights_only=False)
-        self._accelerator.check_types([*task.module.parameters(), *task.module.buffers()])
         member = self._member(TimeLimits.group_seconds, self._pace)
         try:
             with computing_on(self._spec.core):
@@ -314,8 +317,6 @@ class Worker:
         self._accelerator.reset_peak_memory()
         with computing_on(self._spec.core):
             times = executor.run(command.actions)
-        policies = [policy for runner in trained for policy in runner.weights.policies]
-        moments = [moment for policy in policies for moment in policy.predictions]
         bucket_bytes = [found.bucket_bytes for found in trained[0].weights.gradients.values()]
         last = runners[-1]
         return RunResult(
@@ -330,7 +331,6 @@ class Worker:
             bucket_bytes=max(bucket_bytes) if held.connections.replicas else 0,
             weight_bytes=sum(w.nbytes for runner in trained for w in runner.weights.newest),
             peak_weight_bytes=sum(runner.peak_weight_bytes for runner in trained),
-            predictions=sorted(executor.clock.read(moments)) if trains else [],
             # On stages of one worker the same updates: those of a schedule that flushes.
             skipped_updates=max(runner.skipped_updates for runner in trained) if trains else 0,
         )

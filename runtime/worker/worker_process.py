@@ -40,7 +40,8 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
     if post.own_group:
         os.setpgrp()
     watch = settle(Path(channel.folder))
-    _call_this_process(f"drlpp-w{post.worker}")
+    # What ps and top show.
+    torch._C._set_thread_name(f"drlpp-w{post.worker}")
     torch.set_num_threads(1)
     store = join_store(post.store)
     state = Worker(post, channel, store)
@@ -136,13 +137,6 @@ def _wake_up_when_orphaned() -> None:
     pr_set_pdeathsig = 1
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").prctl(pr_set_pdeathsig, signal.SIGCONT)
-
-
-def _call_this_process(name: str) -> None:
-    """Give it a name that ``ps`` and ``top`` show, of 15 characters at most."""
-    pr_set_name = 15
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").prctl(pr_set_name, name.encode())
 
 
 def keep_freed_memory() -> None:

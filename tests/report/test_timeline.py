@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.cli.timelines import TimelineRun
-from drlpp.costs.workload import Workload
-from drlpp.placement.placement import Placement
 from drlpp.report.chrome_trace import trace_of
 from drlpp.schedule.actions import (
     TIED_PAYLOADS,
@@ -29,32 +27,27 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.timeline import (
     KINDS,
-    PREDICTION,
     WAITING,
     TimedAction,
     play,
     spans_of,
     time_use,
 )
-from drlpp.simulator import simulate
-from drlpp.specs.cluster import Link, local_cluster
-from tests.support.strategies.graphs import chain_of, pipelines
+from tests.support.strategies.graphs import pipelines
 from tests.support.traces import checked
 
 SECONDS = {Forward: 1.0, Backward: 2.0, Receive: 0.25, AllReduce: 0.5, Update: 0.125}
 
 
-def test_an_actions_predictions_are_told_apart() -> None:
+def test_every_moment_has_its_use() -> None:
     timeline = [
-        TimedAction(0, Forward(3), 1.0, 2.0, ((1.0, 1.25), (1.75, 2.0))),
+        TimedAction(0, Forward(3), 1.0, 2.0),
         TimedAction(0, Send(None, 1), 2.0, 2.5),  # type: ignore[arg-type]
         TimedAction(0, Receive(None, 1), 2.5, 3.0),  # type: ignore[arg-type]
         TimedAction(0, Update(1, 1, 1), 3.5, 4.0),
     ]
     assert [(span.kind, span.start, span.end, span.number) for span in spans_of(timeline)] == [
-        (PREDICTION, 1.0, 1.25, "3"),
-        (Forward.span, 1.25, 1.75, "3"),
-        (PREDICTION, 1.75, 2.0, "3"),
+        (Forward.span, 1.0, 2.0, "3"),
         (Send.span, 2.0, 2.5, ""),
         (WAITING, 2.5, 3.5, ""),
         (Update.span, 3.5, 4.0, ""),
@@ -62,8 +55,7 @@ def test_an_actions_predictions_are_told_apart() -> None:
     (use,) = time_use(spans_of(timeline), 1.5, 3.75)
     assert use.seconds == {
         **dict.fromkeys(KINDS, 0.0),
-        Forward.span: 0.25,
-        PREDICTION: 0.25,
+        Forward.span: 0.5,
         Send.span: 0.5,
         WAITING: 1.0,
         Update.span: 0.25,
@@ -111,18 +103,6 @@ def test_spans_are_the_whole_timeline(pipeline: Pipeline, minibatches: int, kind
         for span_kind in KINDS:
             seconds_of_kind = found[use.worker][span_kind.label]
             assert seconds_of_kind == pytest.approx(use.seconds[span_kind], abs=1e-6)
-
-
-def test_the_simulator_predicts_where_weights_are_stale() -> None:
-    _, profile = chain_of(seconds=[3, 3], parameter_bytes=[4, 8], output_bytes=[1, 1])
-    profile = profile.model_copy(update={"prediction_seconds_per_byte": 0.125})
-    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9), [0.5, 1.0])
-    placement = Placement.from_assignment([0, 1], (0, 1))
-    found = simulate(Workload.of(profile), cluster, placement, minibatches=4)
-    uses = time_use(spans_of(found.timeline), found.completions[0], found.completions[-1])
-    # 4 bytes for each of four minibatches at half speed; the last stage has nothing to predict.
-    assert [use.seconds[PREDICTION] for use in uses] == [pytest.approx(4 * 4 * 0.125 / 0.5), 0.0]
-    assert uses[0].seconds[Forward.span] == pytest.approx(4 * 1 / 0.5)
 
 
 def seconds_of(worker: int, action: Action) -> float:

@@ -44,8 +44,6 @@ class Costs(NamedTuple):
         ring_begins, ring_firsts, ring_ports, ring_seconds, ring_latency: of every bucket; the first
             hops of links are marked.
         ports: how many all of these pass through.
-        prediction_seconds: for every worker what predicting weights takes of a forward and of a
-            backward; ``(workers, 2)``.
     """
 
     seconds: Array
@@ -63,7 +61,6 @@ class Costs(NamedTuple):
     ring_seconds: Array
     ring_latency: Array
     ports: int
-    prediction_seconds: Array
 
     def rounded(self) -> Costs:
         """Return them as multiples of a power of two, of which sums are exact in any order.
@@ -246,9 +243,6 @@ class Pricing:
             ring_seconds=held,
             ring_latency=latency,
             ports=network.ports,
-            prediction_seconds=numpy.stack(
-                [(moving * self._factors)[stages] / speeds for moving in self._moving], axis=1
-            ),
         ).rounded()
 
     @cached_property

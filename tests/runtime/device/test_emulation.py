@@ -171,29 +171,30 @@ def test_a_stream_is_timed_without_waiting_for_it(monkeypatch: pytest.MonkeyPatc
     stream = Stream(milliseconds=5e6)
     clock = StreamClock(lambda: FakeEvent(stream))
     assert stream.waited == 1
-    first = clock.mark()
+    clock.mark()
     stream.milliseconds += 250
-    second = clock.mark()
+    clock.mark()
     assert stream.waited == 1
-    assert clock.read([(first, second), (second, second)]) == [(100.0, 100.25), (100.25, 100.25)]
+    assert clock.moments() == [100.0, 100.25]
     assert stream.waited == 2
     stream.milliseconds += 750
-    assert clock.read([(first, clock.mark())]) == [(100.0, 101.0)]
+    clock.mark()
+    assert clock.moments() == [100.0, 100.25, 101.0]
 
 
 def test_microseconds_are_told_hours_after_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks.time, "perf_counter", lambda: 0.0)
     stream = Stream()
     clock = StreamClock(lambda: FakeEvent(stream))
-    spans = []
     for _ in range(3 * clocks._MOST_PENDING):
-        begin = clock.mark()
+        clock.mark()
         stream.milliseconds += 0.004
-        spans.append((begin, clock.mark()))
+        clock.mark()
         stream.milliseconds += 2000
         assert len(clock._pending) <= clocks._MOST_PENDING
     # Six hours later half of the marks have been turned into seconds on the way.
     assert stream.milliseconds > 6 * 3600e3
-    found = clock.read(spans)
-    assert all(end - begin == pytest.approx(4e-6, rel=1e-3) for begin, end in found)
-    assert found[-1][0] == pytest.approx(2.000004 * (len(spans) - 1), rel=1e-7)
+    begins, ends = clock.moments()[::2], clock.moments()[1::2]
+    passes = zip(begins, ends, strict=True)
+    assert all(end - begin == pytest.approx(4e-6, rel=1e-3) for begin, end in passes)
+    assert begins[-1] == pytest.approx(2.000004 * (len(begins) - 1), rel=1e-7)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from drlpp.placement.measurement import Measurement, is_steady
 from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.session.measuring import measurement_of, timeline_of
+from drlpp.runtime.session.measuring import measurement_of
 from drlpp.schedule.actions import Action, Backward, Forward, Update
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Schedule, build_schedule
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction, play
 
 unhurried = settings(max_examples=40)
@@ -224,18 +224,3 @@ def test_seconds_of_pipelines(
     if replicas == (1, 1, 1) and method.schedule == "1f1b":
         busy = [usage.busy_seconds for usage in found.workers]
         assert busy == pytest.approx([30.0, 60.0, 45.0])
-
-
-def test_predictions_belong_to_the_pass_around_them() -> None:
-    schedule = build_schedule(Pipeline.straight(1), 2)
-    times = [(10.0, 12.0), (12.0, 14.0), (14.0, 15.0), (15.5, 17.0), (17.0, 18.0), (18.0, 19.0)]
-    predictions = [(10.0, 10.5), (11.5, 12.0), (12.0, 12.5), (16.0, 16.5)]
-    timeline = timeline_of(schedule, {0: RunResult(times, {}, {}, 0, 0, predictions=predictions)})
-    assert [(type(t.action), t.start, t.end, t.predictions) for t in timeline] == [
-        (Forward, 0.0, 2.0, ((0.0, 0.5), (1.5, 2.0))),
-        (Backward, 2.0, 4.0, ((2.0, 2.5),)),
-        (Update, 4.0, 5.0, ()),
-        (Forward, 5.5, 7.0, ((6.0, 6.5),)),
-        (Backward, 7.0, 8.0, ()),
-        (Update, 8.0, 9.0, ()),
-    ]

@@ -22,7 +22,7 @@ from drlpp.runtime.session.measuring import measurement_of, time_ways
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.timeline import PREDICTION, spans_of, time_use
+from drlpp.schedule.timeline import spans_of, time_use
 from tests.support.processes import facts_of, limit_memory
 
 
@@ -88,8 +88,6 @@ def test_timeline_is_the_schedule_as_it_ran(
     uses = time_use(spans_of(session.timeline), begin, end)
     for use, usage in zip(uses, outcome.workers, strict=True):
         assert use.utilisation * (end - begin) == pytest.approx(usage.busy_seconds)
-    assert uses[0].seconds[PREDICTION] > 0
-    assert uses[1].seconds[PREDICTION] == 0, "the last stage has nothing to predict"
 
 
 def test_a_pipeline_is_measured_once_it_is_steady(

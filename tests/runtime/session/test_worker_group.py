@@ -16,7 +16,7 @@ from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.protocol import Load, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import worker_group
-from drlpp.runtime.session.profiling import crowded_machine, ends_to_measure, session_cluster
+from drlpp.runtime.session.profiling import crowded_host, ends_to_measure, session_cluster
 from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.cluster import DeviceChoice, Link
 
@@ -157,17 +157,18 @@ def test_hosts_become_a_cluster() -> None:
     assert cluster.link(0, 2) == inside
     assert cluster.link(1, 3) == quick
     assert cluster.link(3, 4) == cluster.link(0, 4) == slow
-    note = crowded_machine((1.0,) * 5, places, [DeviceFacts()] * 5)
+    places[0].workers = (0, 1, 2)
+    note = crowded_host((1.0,) * 5, places, [DeviceFacts()] * 5)
     assert note is not None
-    assert "3 workers share 2 cores of a" in note
+    assert "3 workers share 2 cores of x" in note
     emulated = session_cluster(places, [DeviceFacts()] * 5, (0.5, 0.25, 0.5, 0.5, 0.5), links)
     assert emulated.speeds == (0.5, 0.25, 0.5, 0.5, 0.5)
     assert emulated.link(0, 4) == slow
-    assert crowded_machine((0.5, 0.25, 0.5, 0.5, 0.5), places, [DeviceFacts()] * 5) is None
+    assert crowded_host((0.5, 0.25, 0.5, 0.5, 0.5), places, [DeviceFacts()] * 5) is None
     gpus = [DeviceFacts("cuda", "GPU", name, 80) for name in ("a", "b", "b", "c", "d")]
     on_gpus = session_cluster(places, gpus, (1.0,) * 5, links)
     assert on_gpus.devices == ("cuda",) * 5
-    assert crowded_machine((1.0,) * 5, places, gpus) is None
+    assert crowded_host((1.0,) * 5, places, gpus) is None
     assert on_gpus.memory_bytes == (40, 40, 40, 80, 80)
     alone = [_Named((0,), "x", *c)]
     assert ends_to_measure(alone) == []

@@ -19,7 +19,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, TimeLimits
-from drlpp.runtime.ipc.protocol import OperatorTimes
+from drlpp.runtime.ipc.protocol import TrainingTimes
 from drlpp.runtime.session.profiling import link_of, profile_of
 from drlpp.runtime.worker import operator_timing
 from drlpp.schedule.method import Method
@@ -81,42 +81,39 @@ def test_long_passes_are_repeated_less_often(repeats: int, seconds: float) -> No
     assert len(numbers) <= 3 + 5 or (len(numbers) - 3 - 5) * seconds <= 1
 
 
-Times = dict[tuple[str, str], list[list[float]]]
+Times = dict[str, list[TrainingTimes]]
 
 
-def stage_times(training: str, seconds: list[float], update: list[float]) -> Times:
-    """Backwards take twice the time of forwards; everything is measured twice."""
-    kinds = {"forward": seconds, "backward": [2 * value for value in seconds], "update": update}
-    return {(training, kind): [[value] * 2 for value in found] for kind, found in kinds.items()}
+def of_training(**seconds: list[float]) -> list[TrainingTimes]:
+    """Everything is measured twice."""
+    twice = {kind.replace("_", " "): [[one] * 2 for one in of] for kind, of in seconds.items()}
+    return [TrainingTimes("cpu", twice, kept_bytes=[0] * 4, prediction_seconds=[])]
 
 
-def operator_times(alone: list[float], **more: list[float]) -> OperatorTimes:
+def stage_times(seconds: list[float], update: list[float]) -> list[TrainingTimes]:
+    """Backwards take twice the time of forwards."""
+    return of_training(forward=seconds, backward=[2 * one for one in seconds], update=update)
+
+
+def operator_times(alone: list[float], **more: list[float]) -> Times:
     """Of the four operators of ``wide``: four parts of 3 s make a whole of 9 s.
 
     ``more`` has other updates of the parts, or forwards of a microbatch.
     """
-    parts = more.get("parts", [2.0, 0.0, 3.0, 0.0])
-    halves = {"backward": [6.0, 6.0, 5.0, 6.0], "second half": [1.0, 1.0, 6.0, 1.0]}
-    shared = {"backward": 21.0, "update": 7.0}
-    return OperatorTimes(
-        device="cpu",
-        seconds={
-            **stage_times("operators", alone, [1.0] * 4),
-            **stage_times("parts", [3.0] * 4, parts),
-            **{("halves", kind): [[value] * 2 for value in s] for kind, s in halves.items()},
-            **stage_times("whole", [9.0], [4.0]),
-            **{("shared", kind): [[value] * 2] for kind, value in shared.items()},
-            **stage_times("microbatch", more.get("microbatch", []), [4.0]),
-        },
-        kept_bytes=[0] * 4,
-        prediction_seconds=[],
-    )
+    return {
+        "operators": stage_times(alone, [1.0] * 4),
+        "parts": stage_times([3.0] * 4, more.get("parts", [2.0, 0.0, 3.0, 0.0])),
+        "halves": of_training(backward=[6.0, 6.0, 5.0, 6.0], second_half=[1.0, 1.0, 6.0, 1.0]),
+        "whole": stage_times([9.0], [4.0]),
+        "shared": of_training(backward=[21.0], update=[7.0]),
+        "microbatch": stage_times(more.get("microbatch", []), [4.0]),
+    }
 
 
 def test_what_a_pass_costs_is_found_by_cutting_the_model() -> None:
     """Three cuts cost 3 s: 1 s for each pass. Alone the operators take 12 s, 1 s too long each."""
     captured = capture(WIDE)
-    profile = profile_of(captured, [operator_times([3.0, 2.0, 5.0, 2.0])])
+    profile = profile_of(captured, operator_times([3.0, 2.0, 5.0, 2.0]))
     assert profile.forward_overhead_seconds == 1
     assert profile.backward_overhead_seconds == 2
     assert [op.forward_seconds for op in profile.operators] == [2, 1, 4, 1]
@@ -137,12 +134,13 @@ def test_what_a_pass_costs_is_found_by_cutting_the_model() -> None:
 def test_what_was_disturbed_stays_within_the_whole() -> None:
     captured = capture(WIDE)
     disturbed = operator_times([3.0, 2.0, 5.0, 2.0], parts=[20.0, 0.0, 30.0, 0.0])
-    profile = profile_of(captured, [disturbed])
+    profile = profile_of(captured, disturbed)
     assert profile.update_overhead_seconds == 4
     assert profile.update_seconds_per_byte == 0
-    alone = profile_of(captured, [operator_times([0.5, 10.0, 10.0, 0.5])])
+    alone = profile_of(captured, operator_times([0.5, 10.0, 10.0, 0.5]))
     assert [op.forward_seconds for op in alone.operators] == [0, 4, 4, 0]
-    together = profile_of(captured, [operator_times([value] * 4) for value in (1.0, 3.0)])
+    one, other = (operator_times([value] * 4) for value in (1.0, 3.0))
+    together = profile_of(captured, {name: one[name] + other[name] for name in one})
     assert [operator.forward_seconds for operator in together.operators] == [2] * 4
     assert together.operators[0].forward_spread_seconds > 0
 
@@ -152,13 +150,13 @@ def test_a_microbatch_takes_more_than_its_share() -> None:
 
     So 4 s do not depend on samples: 4 + (24 − 4) / 4 = 9.
     """
-    profile = profile_of(capture(WIDE), [operator_times([3.0, 2.0, 5.0, 2.0], microbatch=[4.0])], 4)
+    profile = profile_of(capture(WIDE), operator_times([3.0, 2.0, 5.0, 2.0], microbatch=[4.0]), 4)
     assert profile.fixed_share == pytest.approx(4 / 24)
     whole, four = (Workload.of(profile, Method(microbatches=count)) for count in (1, 4))
     assert four.seconds.sum() == pytest.approx(4 * 9)
     assert whole.seconds.sum() == pytest.approx(24)
     quick = operator_times([3.0, 2.0, 5.0, 2.0], microbatch=[1.0])
-    assert profile_of(capture(WIDE), [quick], 4).fixed_share == 0
+    assert profile_of(capture(WIDE), quick, 4).fixed_share == 0
 
 
 def test_workers_time_a_microbatch(profile: Profile) -> None:
