@@ -244,7 +244,7 @@ def accelerator_of(
 
     Raises:
         InvalidInput: for another choice.
-        InvalidCluster: where no such GPU can be had, or torch is too old for it.
+        InvalidCluster: where no such GPU can be had.
     """
     chosen = known_choice(choice)
     if chosen is DeviceChoice.CPU:
@@ -255,13 +255,7 @@ def accelerator_of(
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     for kind in DEVICE_KINDS if chosen is DeviceChoice.AUTO else [chosen.value]:
         if count := 0 if kind == "cpu" else devices_here(kind):
-            try:
-                return Accelerator(torch.device(kind, place % count), memory_bytes)
-            except AttributeError as error:
-                raise InvalidCluster(
-                    f"device {kind} needs a newer PyTorch than {torch.__version__} ({error}); "
-                    "use device cpu"
-                ) from error
+            return Accelerator(torch.device(kind, place % count), memory_bytes)
     if chosen.demands_gpu:
         raise InvalidCluster(
             f"device is {choice}, but PyTorch finds no GPU on this host; use device auto or cpu, "
@@ -272,12 +266,8 @@ def accelerator_of(
 
 def devices_here(kind: str) -> int:
     """Return how many devices of a type of GPUs torch can use on this host."""
-    module = getattr(torch, kind, None)
-    # In older torch some of these modules cannot tell, and have no devices then.
-    try:
-        return int(module.device_count()) if module and module.is_available() else 0
-    except AttributeError:
-        return 0
+    module = getattr(torch, kind)
+    return int(module.device_count()) if module.is_available() else 0
 
 
 def known_choice(choice: str) -> DeviceChoice:
