@@ -211,8 +211,8 @@ def measurement_of(
     slowest = max(paces)
     steadiness = max(min(paces) / slowest, 0.0)
     workers = tuple(
-        _usage(schedule, worker, results[worker], marks[0], marks[-1])
-        for worker in sorted(schedule.actions)
+        _usage(worker, schedule.pipeline.stage_of(worker), result, marks[0], marks[-1])
+        for worker, result in sorted(results.items())
     )
     return measurement_of_whole(marks, window, {}).model_copy(
         update={
@@ -223,27 +223,25 @@ def measurement_of(
     )
 
 
-def _usage(
-    schedule: Schedule, worker: int, result: RunResult, begin: float, end: float
-) -> WorkerUsage:
-    inside: Sequence[tuple[bool, float, float]] = [
+def _usage(worker: int, stage: int, result: RunResult, begin: float, end: float) -> WorkerUsage:
+    inside: Sequence[tuple[float, float]] = [
         (
-            action.span.computes,
             seconds := min(action_end, end) - max(action_begin, begin),
             # Of an action that the window's edge cuts, its share.
-            processor_seconds * seconds / max(action_end - action_begin, 1e-9),
+            of_processor * seconds / max(action_end - action_begin, 1e-9),
         )
-        for action, (action_begin, action_end), processor_seconds in zip(
-            schedule.actions[worker], result.times, result.processor_seconds, strict=True
+        for (action_begin, action_end), of_processor in zip(
+            result.times, result.processor_seconds, strict=True
         )
         if action_end > begin and action_begin < end
     ]
+    # What takes none of the processor's time is waiting.
     return WorkerUsage(
         worker=worker,
-        stage=schedule.pipeline.stage_of(worker),
-        busy_seconds=sum(seconds for computes, seconds, _ in inside if computes),
-        waiting_seconds=sum(seconds for computes, seconds, _ in inside if not computes),
-        processor_seconds=sum(seconds for computes, _, seconds in inside if computes),
+        stage=stage,
+        busy_seconds=sum(seconds for seconds, of_processor in inside if of_processor),
+        waiting_seconds=sum(seconds for seconds, of_processor in inside if not of_processor),
+        processor_seconds=sum(of_processor for _, of_processor in inside),
         peak_memory_bytes=result.peak_memory_bytes,
         bytes_sent=result.bytes_sent,
     )
@@ -269,28 +267,17 @@ class RunMeter:
     def measure(self, done: int, results: Mapping[int, RunResult]) -> None:
         """Take in all that workers have done, now that so many minibatches are done."""
         self.results, self.latest = results, None
-        times = {w: result.times[self._seen.get(w, 0) :] for w, result in results.items()}
-        moments = [*chain(*chain(*times.values()))]
+        times = [result.times[self._seen.get(worker, 0) :] for worker, result in results.items()]
+        moments = [*chain(*chain(*times))]
         count, begin, end = done - self.done, min(moments), max(moments)
         if count < _FEWEST_MINIBATCHES or end - begin < _LEAST_SECONDS:
             return
-        workers = []
-        for worker, spans in times.items():
-            result = results[worker]
-            used = result.processor_seconds[len(result.times) - len(spans) :]
-            # What takes none of the processor's time is waiting.
-            busy = sum(e - b for (b, e), of in zip(spans, used, strict=True) if of)
-            usage = WorkerUsage(
-                worker=worker,
-                stage=self.pipeline.stage_of(worker),
-                busy_seconds=busy,
-                waiting_seconds=end - begin - busy,
-                peak_memory_bytes=result.peak_memory_bytes,
-                bytes_sent=result.bytes_sent,
-            )
-            workers.append(usage)
+        workers = tuple(
+            _usage(worker, self.pipeline.stage_of(worker), result, begin, end)
+            for worker, result in results.items()
+        )
         whole = measurement_of_whole([begin, end], Window(0, count, 0, count), {})
-        self.latest = whole.model_copy(update={"workers": tuple(workers)})
+        self.latest = whole.model_copy(update={"workers": workers})
         self.done, self._seen = done, {w: len(r.times) for w, r in results.items()}
 
 

@@ -85,8 +85,11 @@ def results_of(timeline: Sequence[TimedAction], schedule: Schedule) -> dict[int,
     """What workers say that have half of the processor's speed."""
     found = {}
     for worker in schedule.actions:
-        times = [(timed.start, timed.end) for timed in timeline if timed.worker == worker]
-        processor_seconds = [(end - begin) / 2 for begin, end in times]
+        own = [timed for timed in timeline if timed.worker == worker]
+        times = [(timed.start, timed.end) for timed in own]
+        processor_seconds = [
+            (timed.end - timed.start) / 2 * timed.action.span.computes for timed in own
+        ]
         found[worker] = RunResult(times, {}, {}, 0, 0, processor_seconds=processor_seconds)
     return found
 
