@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.comm.pacing import AnyLinks, Pace, PacedLinks, PacedSum
+from drlpp.runtime.comm.pacing import Pace, PacedSum
 from drlpp.runtime.comm.transport import DirectedLinks, Links, Staging, TaggedLinks
 from drlpp.runtime.device.devices import DEVICE_KINDS, Backend
 from drlpp.runtime.ipc.protocol import GroupSpec, Route
@@ -89,7 +89,7 @@ class Connections:
     """
 
     everyone: dist.ProcessGroup
-    links: AnyLinks
+    links: Links
     replicas: dist.ProcessGroup | None
     staging: Staging | None = None
     paced: Callable[[dist.Work, int], dist.Work] | None = None
@@ -99,12 +99,12 @@ class Connections:
         """Connect a worker; wait for the others of the group to do the same."""
         transport, replicas = group.transport, group.replicas
         everyone = member.group(f"{group.name}/all", group.workers, "gloo")
-        carried: Links
+        links: Links
         if transport.directed:
-            carried = _directed_links(member, group)
+            links = _directed_links(member, group)
         else:
-            carried = TaggedLinks(everyone, group.workers, member.device, staged=transport.staged)
-        links: AnyLinks = carried
+            links = TaggedLinks(everyone, group.workers, member.device, staged=transport.staged)
+        links.pace = member.pace
         summing = None
         if len(replicas) > 1:
             name = f"{group.name}/replicas-{replicas[0]}"
@@ -115,11 +115,9 @@ class Connections:
                 _settle(one)
         by_gloo = transport.directed or DEVICE_KINDS[member.device.type].gloo_sums
         staging, paced = None if by_gloo else Staging(member.device), None
-        if member.pace is not None:
-            links = PacedLinks(carried, member.pace)
+        if member.pace is not None and summing is not None:
             others = [worker for worker in replicas if worker != member.worker]
-            if summing is not None:
-                paced = partial(PacedSum, group=summing, others=others, pace=member.pace)
+            paced = partial(PacedSum, group=summing, others=others, pace=member.pace)
         return cls(everyone, links, summing, staging, paced)
 
     def start_sum(self, tensor: Tensor) -> dist.Work:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.comm.pacing import AnyLinks
+from drlpp.runtime.comm.transport import Links
 from drlpp.runtime.ipc.protocol import TimeLink
 
 _WARM_UPS = 1
@@ -17,7 +17,7 @@ _LONGEST_SECONDS = 0.2
 """Seconds for all messages of one size; a slow link has fewer, but always one after the first."""
 
 
-def exchange(links: AnyLinks, worker: int, command: TimeLink) -> dict[int, float] | None:
+def exchange(links: Links, worker: int, command: TimeLink) -> dict[int, float] | None:
     """Do this worker's part of timing a link: time messages, or answer them.
 
     Each message is answered by one of a single byte. Half of the time that a single byte takes
@@ -38,7 +38,7 @@ def exchange(links: AnyLinks, worker: int, command: TimeLink) -> dict[int, float
     return seconds
 
 
-def _answer_messages(links: AnyLinks, sender: int, sizes_bytes: Sequence[int]) -> None:
+def _answer_messages(links: Links, sender: int, sizes_bytes: Sequence[int]) -> None:
     for size in sizes_bytes:
         goes_on = True
         while goes_on:
@@ -51,7 +51,7 @@ def _bytes(size: int) -> TensorSpec:
     return TensorSpec(shape=(size,), dtype="uint8", bytes_=size)
 
 
-def _round_trip(links: AnyLinks, receiver: int, size: int, repeats: int) -> float:
+def _round_trip(links: Links, receiver: int, size: int, repeats: int) -> float:
     """Return median seconds of a message to ``receiver`` and back.
 
     The first byte of a message says whether another one follows; so does its answer.

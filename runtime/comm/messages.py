@@ -19,8 +19,7 @@ from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
-from drlpp.runtime.comm.pacing import AnyLinks
-from drlpp.runtime.comm.transport import Transfer
+from drlpp.runtime.comm.transport import Links, Transfer
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
 
@@ -53,7 +52,7 @@ class Mailbox:
 
     def __init__(
         self,
-        links: AnyLinks,
+        links: Links,
         programs: Sequence[StageProgram],
         actions: Sequence[Action],
         posted: int,

@@ -15,20 +15,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.comm.transport import Links, Transfer
 from drlpp.specs.cluster import Link
-
-_MOMENT = TensorSpec(shape=(1,), dtype="float64", bytes_=8)
 
 
 class Pace:
@@ -71,59 +65,10 @@ class Pace:
         return end
 
 
-def _wait_until(moment: float) -> None:
+def wait_until(moment: float) -> None:
+    """Sleep until a moment of ``time.perf_counter``."""
     if (left := moment - time.perf_counter()) > 0:
         time.sleep(left)
-
-
-@dataclass(frozen=True)
-class _PacedTransfer(Transfer):
-    """Tensors on their way, and when they are there."""
-
-    until: Callable[[], float] = time.perf_counter
-
-    def wait(self) -> list[Tensor]:
-        tensors = super().wait()
-        _wait_until(self.until())
-        return tensors
-
-
-class PacedLinks:
-    """Ways from and to a worker, on which messages take their time."""
-
-    def __init__(self, links: Links, pace: Pace) -> None:
-        self.device = links.device
-        self._links = links
-        self._pace = pace
-
-    def send(self, tensors: Sequence[Tensor], receiver: int) -> Transfer:
-        """Start sending; a wait ends when all has left."""
-        left, arrival = self._pace.send(sum(tensor.nbytes for tensor in tensors), receiver)
-        moment = torch.tensor([arrival], dtype=torch.float64, device=self.device)
-        told, sent = self._links.send([moment], receiver), self._links.send(tensors, receiver)
-
-        def until() -> float:
-            told.wait()
-            return left
-
-        return _PacedTransfer(sent.tensors, sent.works, None, until)
-
-    def receive(self, specs: Sequence[TensorSpec], sender: int) -> Transfer:
-        """Start receiving."""
-        told, sent = self._links.receive([_MOMENT], sender), self._links.receive(specs, sender)
-
-        def until() -> float:
-            bytes_ = sum(tensor.nbytes for tensor in sent.tensors)
-            return self._pace.receive(bytes_, sender, float(told.wait()[0]))
-
-        return _PacedTransfer(sent.tensors, sent.works, sent.staging, until)
-
-    def close(self) -> None:
-        """Close the ways that these are."""
-        self._links.close()
-
-
-AnyLinks = Links | PacedLinks
 
 
 class PacedSum(dist.Work):
@@ -150,5 +95,5 @@ class PacedSum(dist.Work):
         """Wait until the sum has taken the tensor's place."""
         done = (self._sum is None or self._sum.wait(*limit)) and self._latest.wait(*limit)
         begun = float(self._begun)
-        _wait_until(self._pace.sum(self._bytes, self._others, begun, self._rings))
+        wait_until(self._pace.sum(self._bytes, self._others, begun, self._rings))
         return done

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.comm.pacing import Pace, wait_until
 from drlpp.runtime.device.devices import has_streams
 from drlpp.runtime.ipc.protocol import Route
 
@@ -79,19 +80,26 @@ class Staging:
         ]
 
 
+_MOMENT = TensorSpec(shape=(1,), dtype="float64", bytes_=8)
+
+
 @dataclass(frozen=True)
 class Transfer:
-    """Tensors on their way."""
+    """Tensors on their way, which on emulated links end it at the moment ``until``."""
 
     tensors: Sequence[Tensor]
     works: Sequence[dist.Work]
     staging: Staging | None = None
+    until: float | Callable[[], float] | None = None
 
     def wait(self) -> list[Tensor]:
         """Wait until the tensors have arrived, or, with NCCL, let the device wait; return them."""
         for work in self.works:
             work.wait()
-        return self.staging.to_device(self.tensors) if self.staging else list(self.tensors)
+        found = self.staging.to_device(self.tensors) if self.staging else list(self.tensors)
+        if self.until is not None:
+            wait_until(self.until if isinstance(self.until, float) else self.until())
+        return found
 
 
 class Links(ABC):
@@ -102,10 +110,14 @@ class Links(ABC):
     Args:
         device: that tensors are on, and are to be on.
         staged: whether groups of torch need them in the host's memory.
+
+    Attributes:
+        pace: of emulated links, on which a message says when it can have arrived.
     """
 
     def __init__(self, device: torch.device, *, staged: bool = False) -> None:
         self.device = device
+        self.pace: Pace | None = None
         self._staging = Staging(device) if staged else None
 
     def send(self, tensors: Sequence[Tensor], receiver: int) -> Transfer:
@@ -113,22 +125,32 @@ class Links(ABC):
 
         Where they are staged, the caller's tensors may change meanwhile.
         """
-        kept = [tensor.detach().contiguous() for tensor in tensors]
+        kept, left = [tensor.detach().contiguous() for tensor in tensors], None
+        if self.pace:
+            left, arrival = self.pace.send(sum(tensor.nbytes for tensor in kept), receiver)
+            kept.insert(0, torch.tensor([arrival], dtype=torch.float64, device=self.device))
         if self._staging:
             kept = self._staging.to_host(kept)
-        return Transfer(kept, [self._start_send(tensor, receiver) for tensor in kept])
+        works = [self._start_send(tensor, receiver) for tensor in kept]
+        return Transfer(kept[1:] if self.pace else kept, works, until=left)
 
     def receive(self, specs: Sequence[TensorSpec], sender: int) -> Transfer:
         """Start receiving, in memory that is made for it."""
-        buffers = []
-        for spec in specs:
+        buffers, pace = [], self.pace
+        for spec in [_MOMENT, *specs] if pace else specs:
             dtype = getattr(torch, spec.dtype)
             if self._staging:
                 buffers.append(self._staging.buffer(spec.shape, dtype))
             else:
                 buffers.append(torch.empty(spec.shape, dtype=dtype, device=self.device))
         works = [self._start_receive(buffer, sender) for buffer in buffers]
-        return Transfer(buffers, works, self._staging)
+        if not pace:
+            return Transfer(buffers, works, self._staging)
+        moment, *tensors = buffers
+        bytes_ = sum(tensor.nbytes for tensor in tensors)
+        return Transfer(
+            tensors, works, self._staging, lambda: pace.receive(bytes_, sender, float(moment))
+        )
 
     @abstractmethod
     def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work: ...
