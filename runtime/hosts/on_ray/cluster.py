@@ -113,12 +113,9 @@ class RayHosts(Hosts):
         """Start an actor on every host that is there, and that nobody else uses."""
         self.address = nodes[0].address
         self.hosts = hosts = [self._host(plan) for plan in plans]
-        there = [host for host in hosts if not host.lost]
-        for host in there:
-            host.reserve()
         # Here and not in threads, so that Ctrl-C ends it.
         give_up = time.monotonic() + self._limits.gathering_seconds
-        for host in there:
+        for host in [host for host in hosts if not host.lost]:
             if not host.begin(max(1.0, give_up - time.monotonic())):
                 hosts[hosts.index(host)] = self._host(replace(host.plan, node=None))
         check_enough([host.plan for host in hosts], least, nodes)
@@ -149,7 +146,6 @@ class RayHosts(Hosts):
         left = [node for node in nodes_of_cluster() if node.identity not in taken]
         for node in lost.plan.possible(left, awaited):
             host = self._host(replace(lost.plan, node=node))
-            host.reserve()
             try:
                 if host.begin(self._limits.gathering_seconds):
                     host.open()

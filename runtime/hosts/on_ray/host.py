@@ -79,18 +79,13 @@ class RayHost(WorkerHost):
 
     # The actor
 
-    def reserve(self) -> None:
-        """Ask for the accelerators; :meth:`begin` waits for them."""
-        assert self.plan.node is not None
-        self._group = placement_group(
-            [{self.plan.kind: len(self.workers)}],
-            bundle_label_selector=[{"ray.io/node-id": self.plan.node.identity}],
-        )
-
     def begin(self, seconds: float) -> bool:
         """Start the actor; return False if others have the accelerators for so long."""
-        assert self._group is not None
+        assert self.plan.node is not None
         count, kind = len(self.workers), self.plan.kind
+        self._group = placement_group(
+            [{kind: count}], bundle_label_selector=[{"ray.io/node-id": self.plan.node.identity}]
+        )
         if not self._group.wait(seconds):
             self.give_back()
             return False

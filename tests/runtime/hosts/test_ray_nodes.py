@@ -173,11 +173,9 @@ class _Host:
         self.lost = None if plan.node else HostLost("not there")
         self.given_back = False
 
-    def reserve(self) -> None:
+    def begin(self, _seconds: float) -> bool:
         assert self.plan.node is not None
         self.asked.append(self.plan.node.address)
-
-    def begin(self, _seconds: float) -> bool:
         return self.plan.node not in self.busy
 
     def open(self) -> None:
