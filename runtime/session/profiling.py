@@ -352,7 +352,7 @@ def ends_to_measure(hosts: Iterable[WorkerHost]) -> list[Route]:
     One pair on the first host that has two workers, and one from the controller's host to every
     other.
     """
-    first, *others = found = list(_workers_by_host(hosts).values())
+    first, *others = found = list({host.name: host.workers for host in hosts}.values())
     inside = [(workers[0], workers[1]) for workers in found if len(workers) > 1]
     return inside[:1] + [(first[0], workers[0]) for workers in others]
 
@@ -370,7 +370,7 @@ def session_cluster(
     inside = next((link for (a, b), link in links.items() if names[a] == names[b]), _ALONE)
     emulated = min(speeds) < 1
     lines = []
-    for name, workers in _workers_by_host(hosts).items():
+    for name, workers in {host.name: host.workers for host in hosts}.items():
         memory: list[float | None] = [devices[worker].memory_bytes for worker in workers]
         if gpus := {devices[worker].identity for worker in workers} - {""}:
             # CPUs have limits of their own, GPUs may be shared.
@@ -408,10 +408,3 @@ def _own_network(link: Link | None, fastest: Link | None) -> Link | None:
         return None
     slow = link.bandwidth_bytes_per_second < _AS_FAST * fastest.bandwidth_bytes_per_second
     return link if slow else None
-
-
-def _workers_by_host(hosts: Iterable[WorkerHost]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for worker, host in enumerate(hosts):
-        found.setdefault(host.name, []).append(worker)
-    return found

@@ -147,8 +147,8 @@ def test_a_host_that_is_lost_is_looked_for_once_its_workers_are_missed(hosted: H
 
 def test_hosts_become_a_cluster() -> None:
     a, b, c = ("a", (0, 1)), ("b", (0, 1, 2, 3)), ("c", (0,))
-    named = [("x", *a), ("x", *a), ("x", *a), ("y", *b), ("z", *c)]
-    places = [_Named((worker,), *name) for worker, name in enumerate(named)]
+    x, y, z = _Named((0, 1, 2), "x", *a), _Named((3,), "y", *b), _Named((4,), "z", *c)
+    places = [x, x, x, y, z]
     assert ends_to_measure(places) == [(0, 1), (0, 3), (0, 4)]
     inside, quick, slow = (Link(bandwidth_bytes_per_second=b) for b in (1e10, 1e9, 1e8))
     links = {(0, 1): inside, (0, 3): quick, (0, 4): slow}
@@ -157,7 +157,6 @@ def test_hosts_become_a_cluster() -> None:
     assert cluster.link(0, 2) == inside
     assert cluster.link(1, 3) == quick
     assert cluster.link(3, 4) == cluster.link(0, 4) == slow
-    places[0].workers = (0, 1, 2)
     note = crowded_host((1.0,) * 5, places, [DeviceFacts()] * 5)
     assert note is not None
     assert "3 workers share 2 cores of x" in note
