@@ -8,8 +8,7 @@ from pathlib import Path
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
-from drlpp.runtime.hosts.host import Hosts
-from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.host import Hosts, LocalHost
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.specs.cluster import Cluster
 

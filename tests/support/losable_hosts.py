@@ -16,8 +16,7 @@ from typing import Any
 from unittest import mock
 
 from drlpp.errors import HostLost
-from drlpp.runtime.hosts.host import Hosts, WorkerHost
-from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.host import Hosts, LocalHost, WorkerHost
 from drlpp.runtime.ipc.protocol import WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import session as session_module

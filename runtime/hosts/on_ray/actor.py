@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from drlpp.runtime.hosts.host import Ended, Event
-from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.host import Ended, Event, LocalHost
 from drlpp.runtime.ipc.protocol import WorkerSpec
 from drlpp.runtime.ipc.session_folder import SessionFolder
 

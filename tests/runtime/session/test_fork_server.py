@@ -23,7 +23,7 @@ _PROGRAM = """
 import re, signal
 from multiprocessing import forkserver
 from pathlib import Path
-from drlpp.runtime.hosts.local_host import warm_up
+from drlpp.runtime.hosts.fork_server import warm_up
 
 before = signal.getsignal(signal.SIGINT)
 warm_up()

@@ -11,8 +11,7 @@ import pytest
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, ModelError, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.hosts.host import Ended, Event, Hosts, WorkerHost
-from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.host import Ended, Event, Hosts, LocalHost, WorkerHost
 from drlpp.runtime.ipc.protocol import Load, Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import worker_group

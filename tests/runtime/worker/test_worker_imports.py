@@ -43,7 +43,7 @@ def test_a_worker_imports_little_the_package_nothing_and_a_session_on_one_machin
     of_worker, of_session = json.loads(done.stdout)
     assert WORKER in of_worker
     assert not [name for name in of_worker if f"{name}.".startswith(DENIED)]
-    assert "drlpp.runtime.hosts.local_host" in of_session
+    assert "drlpp.runtime.hosts.host" in of_session
     # They take seconds, and only the paper's agent needs them.
     absent = ("ray.", "torch_geometric.", "stable_baselines3.")
     assert not [name for name in of_session if f"{name}.".startswith(absent)]

@@ -92,8 +92,8 @@ def _no_space(*args: object, **options: object) -> None:
         ("drlpp.runtime.training.training_log.SummaryWriter.add_scalar", "out"),
         ("drlpp.runtime.training.training_log.SummaryWriter", "out"),
         ("drlpp.runtime.ipc.session_folder.SessionFolder.__init__", "temporary"),
-        ("drlpp.runtime.hosts.local_host.LocalHost.start", "temporary"),
-        ("drlpp.runtime.hosts.local_host.LocalHost.fetch", "temporary"),
+        ("drlpp.runtime.hosts.host.LocalHost.start", "temporary"),
+        ("drlpp.runtime.hosts.host.LocalHost.fetch", "temporary"),
     ],
 )
 def test_the_folder_that_is_full_is_named(
