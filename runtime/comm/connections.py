@@ -15,9 +15,9 @@ from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.comm.pacing import Pace, PacedSum
-from drlpp.runtime.comm.transport import DirectedLinks, Links, Staging, TaggedLinks
+from drlpp.runtime.comm.transport import Links, Staging
 from drlpp.runtime.device.devices import DEVICE_KINDS, Backend
-from drlpp.runtime.ipc.protocol import GroupSpec, Route
+from drlpp.runtime.ipc.protocol import GroupSpec
 
 _MOST_BLOCKS = 4
 """Multiprocessors of a GPU that an operation of NCCL may occupy."""
@@ -99,11 +99,11 @@ class Connections:
         """Connect a worker; wait for the others of the group to do the same."""
         transport, replicas = group.transport, group.replicas
         everyone = member.group(f"{group.name}/all", group.workers, "gloo")
-        links: Links
+        links = Links(
+            member.worker, everyone, group.workers, member.device, staged=transport.staged
+        )
         if transport.directed:
-            links = _directed_links(member, group)
-        else:
-            links = TaggedLinks(everyone, group.workers, member.device, staged=transport.staged)
+            _connect_ways(links, member, group)
         links.pace = member.pace
         summing = None
         if len(replicas) > 1:
@@ -163,24 +163,21 @@ class _StagedSum(dist.Work):
         return done
 
 
-def _directed_links(member: Member, group: GroupSpec) -> DirectedLinks:
+def _connect_ways(links: Links, member: Member, group: GroupSpec) -> None:
     """Build and connect a group for each route from or to a worker.
 
     The first message connects. Whoever waits for it waits for a worker that is at an earlier route,
     so the earliest of all proceeds.
     """
-    groups: dict[Route, dist.ProcessGroup] = {}
-    links = DirectedLinks(groups, member.worker, member.device)
     for sender, receiver in sorted(group.routes):
         if member.worker in (sender, receiver):
             ends = sender, receiver
             name = f"{group.name}/{sender}-to-{receiver}"
-            groups[ends] = member.group(name, ends, group.transport.backend)
+            links.directed[ends] = member.group(name, ends, group.transport.backend)
             if member.worker == sender:
                 links.send([torch.ones(1, device=member.device)], receiver).wait()
             else:
                 _settle(links.receive([_ONE], sender).wait()[0])
-    return links
 
 
 def _settle(tensor: Tensor) -> None:

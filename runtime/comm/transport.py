@@ -34,9 +34,8 @@ share.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -102,22 +101,38 @@ class Transfer:
         return found
 
 
-class Links(ABC):
+class Links:
     """The ways from and to one worker; what is sent on a way arrives in the order of sending.
 
-    Both ends agree beforehand on how many tensors come, of which shapes and types.
+    Both ends agree beforehand on how many tensors come, of which shapes and types. On each way they
+    count tags.
 
     Args:
+        worker: its number.
+        group: that carries what has no group of its own way.
+        workers: of that group, in the order of their ranks.
         device: that tensors are on, and are to be on.
         staged: whether groups of torch need them in the host's memory.
 
     Attributes:
+        directed: groups of two for a way each, in which the sender has rank 0; they need no tags.
         pace: of emulated links, on which a message says when it can have arrived.
     """
 
-    def __init__(self, device: torch.device, *, staged: bool = False) -> None:
+    def __init__(
+        self,
+        worker: int,
+        group: dist.ProcessGroup,
+        workers: Sequence[int],
+        device: torch.device,
+        *,
+        staged: bool = False,
+    ) -> None:
         self.device = device
+        self.directed: dict[Route, dist.ProcessGroup] = {}
         self.pace: Pace | None = None
+        self._worker, self._group, self._workers = worker, group, workers
+        self._tags: Counter[Route] = Counter()
         self._staging = Staging(device) if staged else None
 
     def send(self, tensors: Sequence[Tensor], receiver: int) -> Transfer:
@@ -152,73 +167,26 @@ class Links(ABC):
             tensors, works, self._staging, lambda: pace.receive(bytes_, sender, float(moment))
         )
 
-    @abstractmethod
-    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work: ...
-
-    @abstractmethod
-    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work: ...
-
-    @abstractmethod
     def close(self) -> None:
-        """Give up groups that nobody else uses."""
-
-
-class TaggedLinks(Links):
-    """One group for all ways; a tag for each tensor, counted for each way on both sides."""
-
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        workers: Sequence[int],
-        device: torch.device,
-        *,
-        staged: bool = False,
-    ) -> None:
-        super().__init__(device, staged=staged)
-        self._group = group
-        self._ranks = {worker: rank for rank, worker in enumerate(workers)}
-        self._sent: Counter[int] = Counter()
-        self._received: Counter[int] = Counter()
-
-    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work:
-        tag = self._sent[receiver]
-        self._sent[receiver] += 1
-        return self._group.send([tensor], self._ranks[receiver], tag)
-
-    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work:
-        tag = self._received[sender]
-        self._received[sender] += 1
-        return self._group.recv([tensor], self._ranks[sender], tag)
-
-    def close(self) -> None:
-        """Do nothing: the group belongs to others too."""
-
-
-_SENDER, _RECEIVER = 0, 1
-
-
-class DirectedLinks(Links):
-    """A group of two for each way, without tags; the sender has rank 0."""
-
-    def __init__(
-        self, groups: Mapping[Route, dist.ProcessGroup], worker: int, device: torch.device
-    ) -> None:
-        super().__init__(device)
-        self._groups = groups
-        self._worker = worker
-
-    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work:
-        return self._groups[self._worker, receiver].send([_real(tensor)], _RECEIVER, 0)
-
-    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work:
-        return self._groups[sender, self._worker].recv([_real(tensor)], _SENDER, 0)
-
-    def close(self) -> None:
-        """End the groups without asking the other sides, which may have ended theirs."""
-        for group in self._groups.values():
+        """End groups of ways without asking the other sides, which may have ended theirs."""
+        for group in self.directed.values():
             group.abort()
 
+    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work:
+        group, rank, tag = self._way((self._worker, receiver), receiver)
+        return group.send([self._carried(tensor)], rank, tag)
 
-def _real(tensor: Tensor) -> Tensor:
-    # NCCL has no complex numbers.
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work:
+        group, rank, tag = self._way((sender, self._worker), sender)
+        return group.recv([self._carried(tensor)], rank, tag)
+
+    def _way(self, route: Route, other: int) -> tuple[dist.ProcessGroup, int, int]:
+        """Return what carries the next tensor of a way, the other side's rank, and the tag."""
+        self._tags[route] += 1
+        if (group := self.directed.get(route)) is not None:
+            return group, route.index(other), 0
+        return self._group, self._workers.index(other), self._tags[route]
+
+    def _carried(self, tensor: Tensor) -> Tensor:
+        # NCCL has no complex numbers.
+        return torch.view_as_real(tensor) if self.directed and tensor.is_complex() else tensor

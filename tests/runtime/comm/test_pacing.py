@@ -129,7 +129,8 @@ class SlowLinks(Links):
     """A link that answers at once, but takes ``seconds_per_byte`` on the way there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_byte: float) -> None:
-        super().__init__(torch.device("cpu"))
+        nothing: Any = None
+        super().__init__(0, nothing, (), torch.device("cpu"))
         self.now = 0.0
         self.seconds_per_byte = seconds_per_byte
         self.sent: list[tuple[int, bool]] = []

@@ -15,7 +15,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.connections import Connections, Member
-from drlpp.runtime.comm.transport import DirectedLinks, Staging
+from drlpp.runtime.comm.transport import Links, Staging
 from drlpp.runtime.device.devices import DEVICE_KINDS, DeviceFacts
 from drlpp.runtime.ipc.protocol import GroupSpec, Transport, transport_of
 from drlpp.schedule.method import Method
@@ -153,7 +153,9 @@ def test_without_tags_tensors_go_in_order_and_complex_ones_in_halves() -> None:
     """As a group of NCCL needs it."""
     given: list[tuple[int, ...]] = []
     there: Any = SimpleNamespace(send=lambda tensors, rank, tag: given.append((*tensors[0].shape,)))
-    links = DirectedLinks({(3, 5): there}, 3, torch.device("cpu"))
+    nothing: Any = None
+    links = Links(3, nothing, (), torch.device("cpu"))
+    links.directed[3, 5] = there
     links.send([torch.ones(1), torch.ones(2, dtype=torch.complex64)], 5)
     links.send([torch.ones(4)], 5)
     assert given == [(1,), (2, 2), (4,)]
