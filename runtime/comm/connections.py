@@ -18,6 +18,7 @@ from drlpp.runtime.comm.pacing import Pace, PacedSum
 from drlpp.runtime.comm.transport import Links, Staging
 from drlpp.runtime.device.devices import DEVICE_KINDS, Backend
 from drlpp.runtime.ipc.protocol import GroupSpec
+from drlpp.runtime.ipc.time_limits import TimeLimits
 
 _MOST_BLOCKS = 4
 """Multiprocessors of a GPU that an operation of NCCL may occupy."""
@@ -45,16 +46,16 @@ class Member:
         worker: its number.
         address: of its host. Gloo listens there, and nowhere else.
         device: that it computes on.
-        timeout_seconds: of every operation.
         pace: of emulated links; None where these are what they are.
+        timeout_seconds: of every operation.
     """
 
     store: dist.Store
     worker: int
     address: str
     device: torch.device
-    timeout_seconds: float
     pace: Pace | None = None
+    timeout_seconds: float = TimeLimits.group_seconds
 
     def group(self, name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
         """Build a group of workers, in the order of their ranks."""

@@ -54,10 +54,8 @@ class TimeLimits:
     """For a controller that dies to give up its folder, which its workers then remove."""
     compiling_seconds: ClassVar = 900.0
     """For workers to compile their stages."""
-    link_seconds: ClassVar = 60.0
-    """For the two ends of a link that is measured to meet, and for one message."""
     group_seconds: ClassVar = 24 * 3600.0
-    """For the workers of a placement to connect; long, since the controller watches them."""
+    """For workers to connect, and for a message; long, since the controller watches them."""
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():

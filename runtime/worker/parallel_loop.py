@@ -228,13 +228,7 @@ def train_parallel(
             clock.mark()
             tell(Working())
         times = list(pairwise(clock.moments()))
-    return RunResult(
-        times=times,
-        losses={},
-        scores={},
-        peak_memory_bytes=(loop.memory or accelerator).peak_memory_bytes(),
-        bytes_sent=0,
-    )
+    return RunResult(times, peak_memory_bytes=(loop.memory or accelerator).peak_memory_bytes())
 
 
 @contextmanager

@@ -47,7 +47,6 @@ from drlpp.runtime.ipc.protocol import (
     held_file,
 )
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_tree
-from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource, StreamedMinibatches
 from drlpp.runtime.stage.stage_runner import EvaluationRunner, StageRunner
@@ -148,7 +147,7 @@ class Worker:
         connections = None
         with ExitStack() as ending:
             if command.group is not None:
-                connections = self._connect(command.group, TimeLimits.group_seconds)
+                connections = self._connect(command.group)
                 ending.enter_context(closing(connections))
             ending.enter_context(computing_on(self._spec.core))
             return time_training(
@@ -170,14 +169,12 @@ class Worker:
                 move_graph_to_device(graph, self._accelerator.device)
         return loaded
 
-    def _connect(
-        self, group: GroupSpec, timeout_seconds: float, pace: Pace | None = None
-    ) -> Connections:
-        return Connections.build(self._member(timeout_seconds, pace), group)
+    def _connect(self, group: GroupSpec, pace: Pace | None = None) -> Connections:
+        return Connections.build(self._member(pace), group)
 
-    def _member(self, timeout_seconds: float, pace: Pace | None) -> Member:
+    def _member(self, pace: Pace | None) -> Member:
         address, device = self._spec.address, self._accelerator.device
-        return Member(self._store, self._worker, address, device, timeout_seconds, pace)
+        return Member(self._store, self._worker, address, device, pace)
 
     def _train_parallel(self, command: TrainParallel) -> RunResult:
         # It takes a second to import, and only comparisons need it.
@@ -185,7 +182,7 @@ class Worker:
 
         self._release()
         task = torch.load(self._folder / command.task_file, weights_only=False)
-        member = self._member(TimeLimits.group_seconds, self._pace)
+        member = self._member(self._pace)
         try:
             with computing_on(self._spec.core):
                 return train_parallel(
@@ -226,7 +223,7 @@ class Worker:
                 restored = checkpoint["in_flight"][self._worker]
                 # Running statistics are a replica's own.
                 state |= restored["buffers"]
-        connections = self._connect(command.group, TimeLimits.group_seconds, self._pace)
+        connections = self._connect(command.group, self._pace)
         runners = []
         for name, program, delays in zip(_STAGES, stages, command.delays, strict=False):
             own_state, own_optimizer_state = state, optimizer_state
@@ -389,7 +386,7 @@ class Worker:
     def _time_link(self, command: TimeLink) -> dict[int, float] | None:
         if command.group is None:
             return exchange(self._held.connections.links, self._worker, command)
-        with closing(self._connect(command.group, TimeLimits.link_seconds)) as connections:
+        with closing(self._connect(command.group)) as connections:
             return exchange(connections.links, self._worker, command)
 
     def _collect(self, command: Collect) -> None:

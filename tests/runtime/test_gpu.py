@@ -260,7 +260,7 @@ def test_a_measurement_and_a_profile_are_the_gpus() -> None:
 def test_nccl_starts_with_one_rank() -> None:
     accelerator = accelerator_of("cuda", 0)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    member = Member(store, 0, "127.0.0.1", accelerator.device, 60)
+    member = Member(store, 0, "127.0.0.1", accelerator.device, None, 60)
     group = member.group("alone", (0,), "nccl")
     value = torch.arange(4.0, device=accelerator.device)
     group.allreduce([value]).wait()

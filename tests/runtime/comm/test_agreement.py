@@ -89,7 +89,7 @@ def test_what_one_expects_of_another_is_what_that_sends(
     store, workers = dist.HashStore(), (0, 1, 2, 3)
 
     def verify(worker: int) -> str:
-        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), 20)
+        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), None, 20)
         group = member.group("all", workers, "gloo")
         try:
             verify_message_plan(group, workers, worker, [programs[worker]], actions[worker])
@@ -133,7 +133,7 @@ def _groups(timeout_seconds: float) -> list[dist.ProcessGroup]:
     found: dict[int, dist.ProcessGroup] = {}
 
     def build(worker: int) -> None:
-        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), timeout_seconds)
+        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), None, timeout_seconds)
         found[worker] = member.group("all", (0, 1), "gloo")
 
     threads = [threading.Thread(target=build, args=(worker,)) for worker in (0, 1)]

@@ -170,7 +170,7 @@ def test_sums_go_through_copies_where_gloo_cannot_read_the_device(
     store = torch.distributed.HashStore()
 
     def trained(worker: int) -> tuple[list[float], bool, list[float]]:
-        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), 20)
+        member = Member(store, worker, "127.0.0.1", torch.device("cpu"), None, 20)
         group = GroupSpec("sums", (0, 1), Transport(), replicas=(0, 1))
         connections = Connections.build(member, group)
         tensor, buffer = torch.full((2,), worker + 1.0), torch.full((2,), 5.0 + worker)
@@ -209,7 +209,7 @@ def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipel
     Recorder.log.clear()
     nothing: Any = None
     for worker in pipeline.workers:
-        member = Recorder(nothing, worker, "", torch.device("cpu"), 1.0)
+        member = Recorder(nothing, worker, "", torch.device("cpu"), None, 1.0)
         replicas = pipeline.stages[pipeline.stage_of(worker)]
         group = GroupSpec("d", pipeline.workers, NCCL, pipeline.routes, replicas)
         Connections.build(member, group)
