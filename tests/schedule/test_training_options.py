@@ -213,3 +213,26 @@ def test_a_list_for_another_number_of_stages_is_stretched() -> None:
     assert method.for_any_stages == Method(in_flight_per_link=2, recompute=True)
     assert stretched((0, 3), 4) == (0, 0, 3, 3)
     assert stretched(3, 4) == 3
+
+
+def test_methods_that_differ_read_differently() -> None:
+    base = Method(policy="pipemare", annealing_minibatches=4, correction_decay=0.3)
+    changes: dict[str, object] = {
+        "schedule": "gpipe",
+        "microbatches": 2,
+        "accumulate": 3,
+        "in_flight_per_link": 1,
+        "recompute": True,
+        "precision": "bfloat16",
+        "compiled": True,
+        "clip_norm": 1.0,
+        "annealing_minibatches": 5,
+        "correction_decay": 0.5,
+        "policy": "stash",
+        "loss_scale": 2.0,
+    }
+    assert changes.keys() == Method.model_fields.keys()
+    texts = [str(base.model_copy(update={name: value})) for name, value in changes.items()]
+    half = Method(policy="stash", precision="float16", recompute=True)
+    texts[-1] = str(half.model_copy(update={"loss_scale": 2.0}))
+    assert len({str(base), str(half), *texts}) == len(changes) + 2

@@ -55,8 +55,7 @@ def _drawn(rank: int, workers: int, parts: int) -> Iterator[tuple[type, int, int
         yield turn(BackwardInput, 1)
         yield turn(BackwardWeight, 1)
     while made[Forward, 1] < parts:
-        if made[Forward, 0] < parts:
-            yield turn(Forward, 0)
+        yield turn(Forward, 0)
         for chunk in (0, 1):
             if chunk:
                 yield turn(Forward, 1)
