@@ -19,8 +19,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor
 from torch.nn.functional import pad
 
+from benchmarks.made_up import FAMILIES, generate
 from drlpp.agents.paper.encoder import GraphEncoder
-from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.envs import PlacementImprove
 from drlpp.planners import PlanningProblem

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy
 from numpy.random import Generator
 
+from benchmarks.made_up import with_costs
 from drlpp.costs.profile import Profile
-from drlpp.costs.synthetic_profiles import with_costs
 
 
 @dataclass

@@ -10,10 +10,10 @@ from random import Random
 import numpy
 
 from benchmarks import PROFILES
+from benchmarks.made_up import generate
 from benchmarks.search.graphs import NAMES, graph_of
 from drlpp.costs.cost_table import read_profile
 from drlpp.costs.profile import Profile
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate

@@ -20,6 +20,7 @@ from rich.console import Console
 from stable_baselines3.common.save_util import data_to_json
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmarks.made_up import generate
 from drlpp.agents import (
     AGENTS,
     DRLPP,
@@ -31,7 +32,6 @@ from drlpp.agents import (
 )
 from drlpp.agents.callbacks import take_up
 from drlpp.costs.profile import Profile
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.confidence import Confidence
 from drlpp.errors import InvalidFile, InvalidInput

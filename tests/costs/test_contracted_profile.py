@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made_up import FAMILIES, generate
 from drlpp import Placement, simulate
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.placement_rule import predict
-from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made_up import generate
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.short_runs import MOST, USUAL_SPREAD, short_placements, with_short_runs
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement
 from drlpp.planners.problem import PlanningProblem

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.made_up import generate
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import OperatorProfile, Profile
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.ways_of_training import PLAIN, WAYS, WaysOfTraining
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage

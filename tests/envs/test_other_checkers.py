@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 
 import drlpp.envs  # noqa: F401 - registers the environments
-from drlpp.costs.synthetic_profiles import generate
+from benchmarks.made_up import generate
 from drlpp.specs.cluster import Link, local_cluster
 
 pytestmark = pytest.mark.checkers

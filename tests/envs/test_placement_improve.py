@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as stable_baselines3_check
 
-from drlpp.costs.synthetic_profiles import generate
+from benchmarks.made_up import generate
 from drlpp.costs.workload import Workload
 from drlpp.envs import PlacementImprove
 from drlpp.errors import InvalidInput

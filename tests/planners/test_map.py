@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.made_up import generate
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.planners import Limits, PlanningProblem, Space, Vary, best_plan
 from drlpp.planners.map import FLUSHED, PIPELINE, Cell, map_of_ways, ways_of_training

@@ -15,8 +15,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmarks.made_up import generate
 from drlpp.agents import DRLPP
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.specs.cluster import Link, local_cluster
 
 OBSERVATION = np.zeros(1, np.float32)

@@ -11,7 +11,7 @@ import loky
 import numpy
 import pytest
 
-from drlpp.costs.synthetic_profiles import generate
+from benchmarks.made_up import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage

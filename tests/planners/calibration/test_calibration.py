@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from benchmarks.made_up import FAMILIES, generate
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile, RunFactors
-from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement

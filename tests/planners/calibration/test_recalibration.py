@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from benchmarks.made_up import generate
 from drlpp.costs.profile import Profile
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan

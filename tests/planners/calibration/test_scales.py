@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from drlpp.costs.synthetic_profiles import generate
+from benchmarks.made_up import generate
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made_up import generate
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.placed_stages import PlacedStages
-from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
