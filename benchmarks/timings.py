@@ -20,7 +20,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import Limits, PlanningProblem, Space, exact
+from drlpp.planners import PLANNERS, Limits, PlanningProblem, Space
 from drlpp.planners.search import Judge, search
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
@@ -126,7 +126,7 @@ def _capturing(case: Case) -> Timed:
 
 def _planning(case: Case) -> Timed:
     problem = _problem(case)
-    return len(problem.workload), _timed(lambda: exact(problem), case.times)
+    return len(problem.workload), _timed(lambda: PLANNERS["pipedream"](problem), case.times)
 
 
 def _simulating(case: Case) -> Timed:
@@ -180,7 +180,7 @@ def _measuring(case: Case) -> Timed:
 _SEARCH = "search, a candidate"
 TIMED: dict[str, Callable[[Case], Timed]] = {
     "capture": _capturing,
-    "plan, exact": _planning,
+    "plan, pipedream": _planning,
     "simulate": _simulating,
     _SEARCH: _searching,
     "deploy": _deploying,
@@ -189,7 +189,7 @@ TIMED: dict[str, Callable[[Case], Timed]] = {
 _BOTH = ("alexnet", "gnmt8")
 _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...], int], ...] = (
     ("capture", _BOTH, (1,), 1),
-    ("plan, exact", _BOTH, (4, 16, 64), 1),
+    ("plan, pipedream", _BOTH, (4, 16, 64), 1),
     ("simulate", _BOTH, (4, 16, 64), 1),
     (_SEARCH, ("towers-40",), (4, 8, 16), 1),
     ("deploy", ("alexnet",), (4,), 4),

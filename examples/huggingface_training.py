@@ -123,7 +123,7 @@ def find_plan(task: Task, workers: int) -> Plan:
     """Return the pipeline that is fastest by what the model's operators cost on the workers."""
     method = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
     optimizer = OptimizerSpec.parse("adamw", lr=0.002)
-    return plan(task, workers, method=method, optimizer=optimizer, planner="exact", replicate=False)
+    return plan(task, workers, method=method, optimizer=optimizer, replicate=False)
 
 
 def tell(report: EpochReport) -> None:

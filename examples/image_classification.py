@@ -127,9 +127,7 @@ def find_plan(model: ModelReference, workers: int) -> Plan:
     # Passes use predicted weights, so that no worker waits for an update of another.
     method = Method(policy="pipeoptim", clip_norm=5.0)
     # One worker for each stage. Without this a model as small as this one is best replicated.
-    return plan(
-        model, workers, method=method, optimizer=OPTIMIZER, planner="exact", replicate=False
-    )
+    return plan(model, workers, method=method, optimizer=OPTIMIZER, replicate=False)
 
 
 def tell(report: EpochReport) -> None:

@@ -183,7 +183,7 @@ def find_placement(model: ModelReference, workers: int) -> PlacementFile:
     with ClusterSession(model, workers=workers, method=METHOD, optimizer=OPTIMIZER) as session:
         profile, cluster = session.profile(repeats=5)
         problem = PlanningProblem(Workload.of(profile, METHOD), cluster, replicate=False)
-        for planner in ("data-parallel", "gpipe", "exact"):
+        for planner in ("data-parallel", "gpipe", "pipedream"):
             placement = PLANNERS[planner](problem).placement
             outcome = session.measure(placement, minibatches=20)
             if isinstance(outcome, Measurement):

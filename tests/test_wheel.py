@@ -104,6 +104,6 @@ def test_a_wheel_learns_plans_and_trains_in_an_empty_folder(wheel: Path, tmp_pat
     assert f"train with it: drlpp train {placement}" in learned
     train = (drlpp, "train", placement, "--data", "mymodels:data", "--epochs", "2")
     assert "state_dict: runs/mymodels-perceptron/training/model.pt" in run(*train, cwd=folder)
-    wanted = ("--workers", "2", "--bandwidth", "1e9", "--planner", "exact")
+    wanted = ("--workers", "2", "--bandwidth", "1e9", "--planner", "gpipe")
     run(drlpp, "plan", "mymodels:perceptron", *wanted, "-o", "planned.json", cwd=folder)
-    assert "found by exact" in run(drlpp, "show", "planned.json", cwd=folder)
+    assert "found by gpipe" in run(drlpp, "show", "planned.json", cwd=folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import numpy
 from pandas import DataFrame
@@ -22,14 +21,12 @@ from benchmarks.search.tables import (
 )
 from benchmarks.study import Needs, Study
 from drlpp.agents import GuidedHyperparameters
-from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from drlpp.planners import Limits, best_plan, exact
+from drlpp.planners import Limits, best_plan
 from drlpp.planners.calibration.recalibration import Recalibration
 from drlpp.planners.search import search
-from drlpp.schedule.method import Method
-from drlpp.simulator import SimulatedCluster, simulate
+from drlpp.simulator import SimulatedCluster
 
 _MINIBATCHES = 30
 _RUNS = 3
@@ -83,14 +80,7 @@ class SearchStudy(Study[Case, Found]):
 
 
 def _planned(instance: Instance) -> Found:
-    problem = instance.true
-    at_noam: float | None = None
-    # Of graphs with too many downsets it plans nothing.
-    with suppress(InvalidInput):
-        placement = exact(problem).placement
-        played = simulate(problem.workload, problem.cluster, placement, Method())
-        at_noam = played.seconds_per_minibatch
-    found = best_plan(problem, instance.space)
+    found = best_plan(instance.true, instance.space)
     proposals, planned = found.others, found.seconds_per_minibatch
     proposed = proposals[0].seconds_per_minibatch
     return Found(
@@ -98,7 +88,6 @@ def _planned(instance: Instance) -> Found:
         best_known=min(planned, proposed, _best_known(instance)),
         planned=planned,
         best_plan=proposed,
-        exact=at_noam,
         data_parallel=min(
             proposal.seconds_per_minibatch
             for proposal in proposals

@@ -46,7 +46,6 @@ class Found(Row):
         planned: of what the search with the declared costs takes, before all measurements.
         best_plan: of the fastest of the planners' placements, at NOAM and at the depth that suits
             each by the declared costs, and of data parallelism.
-        exact: of the exact planner's placement at NOAM.
         data_parallel: of the best data parallelism.
         planned_by: the planner of ``best_plan``.
         steps: after every measurement; fewer than allowed if it settled.
@@ -62,7 +61,6 @@ class Found(Row):
     best_known: float
     planned: float
     best_plan: float
-    exact: float | None = None
     data_parallel: float | None = None
     planned_by: str | None = None
     steps: tuple[Step, ...] = ()
@@ -90,7 +88,6 @@ def plans_table(rows: Sequence[Found]) -> DataFrame:
             "accelerators": str(row.case.accelerators),
             "links": f"{row.case.bandwidth / 1e6:g} MB/s",
             "best known": f"{1e3 * row.best_known:.2f} ms",
-            "exact at NOAM": gap(row.exact, row),
             "data parallelism": gap(row.data_parallel, row),
             "planners": gap(row.best_plan, row),
             "fastest": row.planned_by or "–",
@@ -192,7 +189,6 @@ def answer(rows: Sequence[Found]) -> str:
     if planned := [row for row in rows if row.case.measurements == 0]:
         texts = []
         for title, seconds in (
-            ("the exact planner at NOAM", [row.exact or math.inf for row in planned]),
             ("the fastest planner", [row.best_plan for row in planned]),
             ("the search", [row.planned for row in planned]),
         ):

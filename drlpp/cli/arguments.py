@@ -147,8 +147,8 @@ class Plan:
     speeds: Speeds = None
     planner: str = option(
         "search",
-        "search, in the simulator, from what the others propose; or data-parallel, gpipe, "
-        "pipedream or exact alone.",
+        "search, in the simulator, from what the others propose; or data-parallel, gpipe "
+        "or pipedream alone.",
         "NAME",
     )
     objective: str = option(

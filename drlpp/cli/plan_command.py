@@ -221,7 +221,7 @@ class PlanReport:
         """
         plan, prediction, own = self._plan, self._prediction, self._plan.own_seconds
         late = {} if self._staleness is None else {"staleness": self._staleness}
-        told = "steadiness", "planner_seconds", "proven_optimal", "lower_bound", "note"
+        told = "steadiness", "planner_seconds", "note"
         return {
             **short_record(plan),
             **{name: getattr(plan, name) for name in told},
@@ -357,14 +357,6 @@ class PlanReport:
             f"memory: stage {worst} is the tightest, {decimal(round(stage.memory_bytes))} on each "
             f"of its accelerators; {room}"
         )
-        if plan.proven_optimal:
-            yield "proven: no placement has a smaller bound"
-        elif plan.lower_bound:
-            above = plan.seconds_per_minibatch / plan.lower_bound - 1
-            yield (
-                f"gap: no placement takes less than {seconds_text(plan.lower_bound)}, by the rule; "
-                f"this one is at most {max(above, 0):.1%} slower than the best"
-            )
         if plan.note:
             yield plan.note
         best: dict[str, Plan] = {}

@@ -317,15 +317,3 @@ class Workload:
             if tie.trained and len(stages) > 1:
                 found.setdefault(stages, []).append(tie)
         return dict(sorted(found.items()))
-
-    def divides_ties(self, inside: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
-        """Return which sets of operators have some readers of a trained weight, but not all.
-
-        Shapes are ``(sets, operators)`` and ``(sets,)``.
-        """
-        found = numpy.zeros(len(inside), dtype=bool)
-        for tie in self.ties:
-            if tie.trained:
-                readers = inside[:, list(tie.operators)]
-                found |= readers.any(axis=1) & ~readers.all(axis=1)
-        return found

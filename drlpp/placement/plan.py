@@ -32,9 +32,6 @@ class Plan:
         seconds_per_minibatch: simulated in steady state; infinite if it was not simulated.
         error_bar: how far off these seconds may be, as a share of them; 0 if that is not known.
         steadiness: 1 where they are those of a period that repeats itself.
-        lower_bound: seconds per minibatch that no placement can beat by the rule; 0 if none is
-            known.
-        proven_optimal: whether the rule has nothing faster among what the planner looks for.
         own_seconds: seconds per minibatch by the planner's own formula, if it has one.
         note: how it was found.
         planner_seconds: that planning took.
@@ -52,8 +49,6 @@ class Plan:
     seconds_per_minibatch: float = math.inf
     error_bar: float = 0.0
     steadiness: float = 1.0
-    lower_bound: float = 0.0
-    proven_optimal: bool = False
     own_seconds: float | None = None
     note: str = ""
     planner_seconds: float = field(default=0.0, compare=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from drlpp.planners.baselines import data_parallel, even_split, gpipe
-from drlpp.planners.exact.exact import exact
 from drlpp.planners.planning import (
     PLANNERS,
     Planner,
@@ -30,5 +29,4 @@ __all__ = [
     "data_parallel",
     "gpipe",
     "even_split",
-    "exact",
 ]

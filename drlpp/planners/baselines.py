@@ -26,7 +26,7 @@ def data_parallel(problem: PlanningProblem) -> Plan:
     return Plan(Placement(stages=(stage,)))
 
 
-def gpipe(problem: PlanningProblem, together: bool = False) -> Plan:
+def gpipe(problem: PlanningProblem) -> Plan:
     """Split the operators, in their order, so that the slowest stage is as fast as possible.
 
     GPipe takes a partitioned model as given (pipedream §2.2); its users balance the stages by
@@ -37,26 +37,17 @@ def gpipe(problem: PlanningProblem, together: bool = False) -> Plan:
     Communication, memory and the speeds of accelerators do not count. Where accelerators hold two
     stages there are twice as many, there and back.
 
-    Args:
-        problem: what is planned.
-        together: whether no cut may divide the operators that share weights; there may be fewer
-            stages then.
-
     Raises:
         InvalidInput: accelerators are to hold two stages, and there are too few for that.
     """
     workload, held = problem.workload, problem.workload.stages_held
-    first = numpy.arange(len(workload))
-    if together:
-        first = first[~workload.divides_ties(numpy.tri(len(workload), k=-1, dtype=bool))]
-    count = min(problem.cluster.accelerators, len(first) // held)
+    count = min(problem.cluster.accelerators, len(workload) // held)
     if held > 1 and count < 2:
         raise InvalidInput(
             f"two stages on each accelerator need two accelerators and four operators at least; "
             f"there are {problem.cluster.accelerators} and {len(workload)}"
         )
-    runs = _even_cuts(numpy.add.reduceat(workload.seconds, first), count * held)
-    cuts = [*first[runs[:-1]].tolist(), len(workload)]
+    cuts = _even_cuts(workload.seconds, count * held)
     last = count * held - 1
     return Plan(
         Placement(

@@ -82,8 +82,7 @@ def plan(
         memory: of each worker, in bytes; not limited by default.
         method: schedule and weight policy.
         optimizer: that memory is counted for; Adam by default.
-        planner: ``search``, or a baseline alone: ``data-parallel``, ``gpipe``, ``pipedream`` or
-            ``exact``.
+        planner: ``search``, or a baseline alone: ``data-parallel``, ``gpipe`` or ``pipedream``.
         objective: what the search minimises for a minibatch: ``seconds``; ``dollars``, by the
             prices of the cluster's hosts: fewer accelerators may be cheaper; or ``loss``, seconds
             times the samples that late weights need.

@@ -4,8 +4,7 @@ Baselines minimise rules, which are bounds: these do not know how replicas wait 
 meets at a port, or how many minibatches in flight a link needs. The simulator does. So every
 baseline proposes a placement, data parallelism on every number of accelerators and the fastest
 accelerator alone among them, and a search in the simulator begins with these. What it finds is no
-slower than any of them. Where operators share weights, those that do not count what copies exchange
-also propose a placement without copies.
+slower than any of them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel, gpipe
-from drlpp.planners.exact.exact import exact
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage
 from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, Vary, search
@@ -41,7 +39,6 @@ PLANNERS: dict[str, Planner] = {
     "data-parallel": data_parallel,
     "gpipe": gpipe,
     "pipedream": pipedream,
-    "exact": exact,
 }
 """The baselines, as the command line names them."""
 
@@ -51,22 +48,11 @@ _STARTS: dict[str, Planner] = PLANNERS | {
 }
 """What a search begins with: the baselines, PipeDream's also on the graph."""
 
-_TOGETHER: dict[str, Planner] = {
-    "gpipe": partial(gpipe, together=True),
-    "pipedream": partial(pipedream, together=True),
-    "pipedream-graph": partial(pipedream, cuts="graph", together=True),
-    "pipedream-flat": partial(pipedream, cuts="graph", flat=True, together=True),
-}
-"""Those that do not count what copies of weights exchange, without copies."""
-
 _FOLDING = ("gpipe",)
 """The baselines that can give every accelerator two stages, where a schedule needs that."""
 
 _QUICK = ("gpipe", "pipedream")
 """The baselines that say whether something fits with a method."""
-
-_MOST_SPEEDS = 4
-"""Of accelerators, slowest first, for which the exact planner is asked as if they were equal."""
 
 _AS_FAST = 1.01
 """Of depths up to this many times as slow as the fastest the smallest is taken."""
@@ -260,15 +246,8 @@ def _searched(
         raise NothingFits(fastest.obstacle)
     best, solved = fastest.plan, judge.problem_of(fastest.plan.method)
     best = _with_played(best, _played(solved, best.placement, best.method))
-    # The rule of another method has another bound. It knows no depth, but less depth needs less
-    # memory.
-    depth = space.method.in_flight_per_link
-    same = best.method.model_copy(update={"in_flight_per_link": depth}) == space.method
-    if any(problem.cluster.memory_bytes) and depth not in (0, best.method.in_flight_per_link):
-        same = False
     return replace(
         best,
-        lower_bound=max((plan.lower_bound for plan in plans), default=0.0) if same else 0.0,
         note=f"{sum(one.judged for one in found):,} candidates were judged, "
         f"{sum(one.played for one in found):,} of them simulated",
         others=tuple(plans),
@@ -288,9 +267,8 @@ def _simulated(problem: PlanningProblem, space: Space, proposed: Iterable[Plan])
     """Return what can be run of proposals, the fastest first; of equals, the fewest stages."""
     found: list[Plan] = []
     error: InvalidInput | None = None
-    bound, known = 0.0, dict[Placement, float]()
+    known: dict[Placement, float] = {}
     for plan in proposed:
-        bound = max(bound, plan.lower_bound)
         if plan.placement.canonical not in known:
             known[plan.placement.canonical] = 0.0
             try:
@@ -308,7 +286,7 @@ def _simulated(problem: PlanningProblem, space: Space, proposed: Iterable[Plan])
         slower = round(plan.seconds_per_minibatch / fastest, 9) if fastest else 1.0
         return slower, len(plan.placement.stages), len(plan.placement.accelerators)
 
-    return [replace(plan, lower_bound=bound) for plan in sorted(found, key=order)]
+    return sorted(found, key=order)
 
 
 def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
@@ -316,7 +294,6 @@ def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
         yield from _proposed(problem, {name: PLANNERS[name] for name in _FOLDING})
         return
     yield from _single_stages(problem, _counts(problem.cluster.accelerators))
-    yield from _as_if_equal(problem)
     for name, planner in _STARTS.items():
         yield from _tried(problem, {name: planner})
 
@@ -328,34 +305,17 @@ def _tried(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[P
 
 
 def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:
-    """Yield what planners find, without copies of weights as well where they do not count these."""
+    """Yield what planners find."""
     for name, planner in planners.items():
         if problem.workload.stages_held > 1 and name not in _FOLDING:
             raise InvalidInput(
                 f"planner {name} gives every accelerator one stage, and the schedule needs two; "
                 f"use {SEARCH} or {' or '.join(_FOLDING)}"
             )
-        proposals = [planner(problem)]
-        if name in _TOGETHER and any(tie.trained for tie in problem.workload.ties):
-            with suppress(InvalidInput):
-                proposals.append(_TOGETHER[name](problem))
-        for found in proposals:
-            single = all(len(stage.accelerators) == 1 for stage in found.placement.stages)
-            if problem.replicate or single:
-                yield replace(found, found_by=name)
-
-
-def _as_if_equal(problem: PlanningProblem) -> Iterator[Plan]:
-    """Yield what exact plans for the accelerators of some speed or more, as if all had that one."""
-    cluster = problem.cluster
-    speeds = sorted(set(cluster.speeds))
-    for slowest in speeds[: _MOST_SPEEDS if len(speeds) > 1 else 0]:
-        chosen = [a for a, speed in enumerate(cluster.speeds) if speed >= slowest]
-        equal = cluster.part(chosen).with_speeds([slowest] * len(chosen))
-        with suppress(InvalidInput):
-            yield Plan(
-                exact(replace(problem, cluster=equal)).placement.on(chosen), found_by="exact"
-            )
+        found = planner(problem)
+        single = all(len(stage.accelerators) == 1 for stage in found.placement.stages)
+        if problem.replicate or single:
+            yield replace(found, found_by=name)
 
 
 def _counts(most: int) -> Iterator[int]:

@@ -83,7 +83,7 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
 def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
     """Return pipelines with a method, each with the microbatches that promise the loss first.
 
-    Even splits over two workers and over all, and the exact planner's placement for the latter's
+    Even splits over two workers and over all, and PipeDream's placement for the latter's
     microbatches, as far as they can be run: some policies need as many microbatches in an update as
     are in flight.
     """
@@ -92,7 +92,7 @@ def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
     for name, planner, stages in (
         ("even split", "gpipe", 2),
         ("even split", "gpipe", workers),
-        ("exact", "exact", workers),
+        ("pipedream", "pipedream", workers),
     ):
         if planner == "gpipe":
             if not 2 <= stages <= min(workers, len(grounds.session.graph)):

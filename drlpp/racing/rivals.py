@@ -219,10 +219,6 @@ RIVALS: dict[str, Callable[[Grounds], Iterable[Candidate | Contender]]] = {
     GPIPE.name: partial(_flushed, GPIPE.name),
     FLUSHED_1F1B.name: partial(_flushed, FLUSHED_1F1B.name),
     "pipedream": lambda grounds: grounds.placed("pipedream", grounds.method),
-    # It takes as many workers as are of use.
-    "exact": lambda grounds: grounds.placed(
-        "exact", grounds.method, [grounds.cluster.accelerators]
-    ),
     "plan": _planned,
 }
 """What finds candidates of each kind, in the order of tables; none where workers lack something.

@@ -25,7 +25,7 @@ from tests.support.programs.shell import as_json, both, done, drlpp
 PERCEPTRON = "tests.support.models.small:perceptron"
 DECODER = "tests.exporting.decoder:decoder"
 LINKS = ("--workers", 2, "--bandwidth", 10)
-EXACT = ("--planner", "exact")
+GPIPE = ("--planner", "gpipe")
 NOAM = ("--method-option", "in_flight_per_link=0")
 TABLE = """\
 name,forward_ms,backward_ms,output_bytes,parameter_bytes
@@ -40,12 +40,11 @@ def profile(files: dict[str, Path]) -> Path:
 
 
 def test_a_plan_is_explained(profile: Path) -> None:
-    text = done("plan", "--profile", profile, *LINKS, *EXACT, *NOAM).words
-    assert "planned by exact" in text
+    text = done("plan", "--profile", profile, *LINKS, *GPIPE, *NOAM).words
+    assert "planned by gpipe" in text
     assert "simulated: 6.50 s per minibatch in steady state, 8.3% above the rule's bound" in text
     assert "bound: 6.00 s per minibatch, compute of stage 0" in text
     assert "memory: stage 1 is the tightest" in text
-    assert "proven" in text
 
 
 def test_dollars_are_counted_and_room_is_told(files: dict[str, Path]) -> None:
@@ -89,13 +88,9 @@ def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path
     found, text = both("plan", "--profile", profile, *links)
     assert found["method"] == "search"
     seconds = found["simulated_seconds_per_minibatch"]
-    assert found["lower_bound"] <= seconds
     assert all(seconds <= other["simulated_seconds_per_minibatch"] for other in found["others"])
     assert {"data-parallel", "one accelerator"} <= {o["method"] for o in found["others"]}
     assert "also proposed (simulated): " in text
-    above = seconds / found["lower_bound"] - 1
-    assert f"gap: no placement takes less than {found['lower_bound']:.2f} s" in text
-    assert f"this one is at most {above:.1%} slower than the best" in text
 
 
 def test_a_table_of_costs_and_unequal_accelerators(tmp_path: Path) -> None:

@@ -5,31 +5,29 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from itertools import combinations, pairwise
-from typing import get_args
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made_up import FAMILIES, generate
 from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.stage_cost import Group, StageSeconds
-from drlpp.costs.synthetic_profiles import FAMILIES, generate
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem, Space, best_plan
 from drlpp.planners.baselines import even_split, gpipe
-from drlpp.planners.pipedream.pipedream import Cuts, pipedream
 from drlpp.planners.search import Judge
 from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles, tied_chain
-from tests.support.strategies.problems import check_placement, problems, workloads
+from tests.support.strategies.problems import problems
 
 
 def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
@@ -69,42 +67,17 @@ def test_gpipe_is_the_most_even_split(data: st.DataObject, accelerators: int) ->
     assert evenness(cuts) == min(map(evenness, combinations(range(1, len(graph)), stages - 1)))
 
 
-@pytest.mark.parametrize("planner", ["gpipe", "pipedream"])
-def test_on_slow_links_weights_that_operators_share_stay_on_one_stage(planner: str) -> None:
+def test_on_slow_links_weights_that_operators_share_stay_on_one_stage() -> None:
     """Operators 1 and 3 share a weight of 80 bytes, which the even cut behind 2 would copy."""
 
     def stages(bandwidth: float) -> list[tuple[int, ...]]:
         workload = Workload.of(tied_chain([2, 2, 2, 6], 80, first=1))
         problem = PlanningProblem(workload, cluster_of(2, bandwidth), replicate=False)
-        found = best_plan(problem, Space(Method(), frozenset()), planner)
+        found = best_plan(problem, Space(Method(), frozenset()))
         return [stage.operators for stage in found.placement.stages]
 
     assert stages(bandwidth=1000.0) == [(0, 1, 2), (3,)]
     assert stages(bandwidth=1.0) == [(0,), (1, 2, 3)]
-
-
-@given(workload=workloads(max_operators=7))
-@settings(max_examples=30)
-def test_together_no_stage_holds_a_copy(workload: Workload) -> None:
-    problem = PlanningProblem(workload, cluster_of(3))
-    count = len(workload)
-
-    def copies(*stage_of: int) -> bool:
-        return bool(workload.ties_between(stage_of))
-
-    for cuts in get_args(Cuts):
-        placement = pipedream(problem, cuts, together=True).placement
-        check_placement(problem, placement)
-        assert not copies(*placement.stage_of_operator(count))
-    placement = gpipe(problem, together=True).placement
-    check_placement(problem, placement)
-    possible = [cut for cut in range(1, count) if not copies(*[0] * cut, *[1] * (count - cut))]
-    stages = min(3, len(possible) + 1)
-    assert len(placement.stages) == stages
-    ends = ((0, *cuts, count) for cuts in combinations(possible, stages - 1))
-    sums = (max(workload.seconds[slice(*run)].sum() for run in pairwise(cuts)) for cuts in ends)
-    slowest = max(workload.seconds[list(stage.operators)].sum() for stage in placement.stages)
-    assert slowest == pytest.approx(min(sums))
 
 
 def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
@@ -118,8 +91,8 @@ def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
     assert [stage.accelerators for stage in found.placement.stages] == [(0,), (1,), (1,), (0,)]
     found.placement.validate_for(graph, 2)
     assert problem.predict(found.placement).seconds_per_minibatch == pytest.approx(4)
-    with pytest.raises(InvalidInput, match="planner exact gives every accelerator one stage"):
-        best_plan(problem, space, "exact")
+    with pytest.raises(InvalidInput, match="planner pipedream gives every accelerator one stage"):
+        best_plan(problem, space, "pipedream")
     with pytest.raises(InvalidInput, match="need two accelerators and four operators at least"):
         best_plan(replace(problem, cluster=problem.cluster.part([0])), space, "gpipe")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise, permutations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from drlpp.planners.pipedream.pipedream import Level, levels_of, pipedream
 from drlpp.planners.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.strategies import problems
 from tests.support.strategies.graphs import (
     chain_of,
     cluster_of,
@@ -332,6 +333,20 @@ def test_states_of_a_graph_with_one_source_are_all_its_downsets(graph: OpGraph) 
     ]
     found = held(graph_states(workload_of(graph)))
     assert sorted(map(sorted, found)) == sorted(map(sorted, downsets))
+
+
+@given(problems.workloads(max_operators=6))
+@settings(max_examples=12)
+def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
+    states = graph_states(workload)
+    work, found = states.work_with_limits, []
+    for begin, end in permutations(range(len(states)), 2):
+        if (states.holds[begin] <= states.holds[end]).all():
+            last = bool(states.holds[end].all())
+            found.append(workload.stage(states.operators(begin, end), last=last))
+    for field in vars(work).keys() - {"method"}:
+        each = numpy.broadcast_to(getattr(work, field), len(found))
+        assert numpy.allclose(each, [getattr(one, field) for one in found]), field
 
 
 @cache

@@ -161,7 +161,7 @@ def test_the_command_races_and_is_resumed(tmp_path: Path) -> None:
     assert "plain PyTorch" in result.output
     race = read_document(out / "race.json", TrainingRace)
     *others, last = range(len(capture(ModelReference.named(f"{NAME}:classifier")).graph))
-    # By another name where the exact planner proposes the same.
+    # By another name where a planner proposes the same.
     own = {
         number
         for number, one in enumerate(race.candidates)

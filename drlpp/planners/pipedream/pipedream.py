@@ -62,9 +62,7 @@ Cuts = Literal["chain", "graph"]
 _TOLERANCE = 1e-9
 
 
-def pipedream(
-    problem: PlanningProblem, cuts: Cuts = "chain", flat: bool = False, together: bool = False
-) -> Plan:
+def pipedream(problem: PlanningProblem, cuts: Cuts = "chain", flat: bool = False) -> Plan:
     """Plan the pipeline whose slowest stage or cut is the fastest, by PipeDream's formula.
 
     It uses all accelerators. Without replication it is a straight pipeline with a stage for each,
@@ -80,15 +78,13 @@ def pipedream(
         flat: whether to plan for one level with the slowest bandwidth of the cluster, as is done
             for irregular clusters (:func:`levels_of`). PipeDream's 15-1 on four hosts of four is
             such a plan: on levels, the replicas of a stage fill hosts or stay within one.
-        together: whether no cut may divide the operators that share weights, of which the formula
-            knows nothing.
 
     Raises:
         NothingFits: if none of these pipelines fits into the memory.
         InvalidInput: if the graph can be cut in too many places.
     """
     levels = levels_of(problem.cluster, flat)
-    states = (chain_states if cuts == "chain" else graph_states)(problem.workload, together)
+    states = (chain_states if cuts == "chain" else graph_states)(problem.workload)
     program = _Program(problem, states, levels)
     seconds = program.best()
     if isinf(seconds):
@@ -168,11 +164,10 @@ class _Program:
     def __init__(self, problem: PlanningProblem, states: States, levels: tuple[Level, ...]) -> None:
         limits = [limit for limit in problem.cluster.memory_bytes if limit is not None]
         self.limit = min(limits, default=None)
-        totals = states.pairs.downsets @ problem.workload.seconds
-        seconds = totals[states.pairs.end] - totals[states.pairs.begin]
+        seconds = states.between(problem.workload.seconds)
         self._problem, self._states, self._levels = problem, states, levels
         self._compute = states.matrix(seconds / min(problem.cluster.speeds), numpy.inf)
-        self._parameter_bytes = states.matrix(states.pairs.work.parameter_bytes)
+        self._parameter_bytes = states.matrix(states.work.parameter_bytes)
         # They hold what they return as long as this program lives.
         self._component = cache(self._find_component)
         self._cost = cache(self._find_cost)

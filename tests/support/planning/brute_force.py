@@ -5,40 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-import pytest
-
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
-from drlpp.placement.plan import Plan
-from drlpp.planners.problem import PlanningProblem
-
-
-def optimum(problem: PlanningProblem) -> float:
-    """Seconds per minibatch of the fastest placement that fits, by the problem's rule."""
-    predictions = (
-        problem.predict(placement)
-        for placement in every_placement(
-            problem.workload, problem.cluster.accelerators, problem.replicate
-        )
-    )
-    return min(p.seconds_per_minibatch for p in predictions if not p.missing_bytes)
-
-
-def check_against_optimum(problem: PlanningProblem, solution: Plan) -> None:
-    """Check that the exact planner found the optimum, unless it says why it may not have."""
-    best = optimum(problem)
-    found = problem.predict(solution.placement).seconds_per_minibatch
-    if solution.proven_optimal:
-        assert found == pytest.approx(best)
-        assert solution.lower_bound == pytest.approx(best)
-        return
-    # A tensor with several readers may be sent more than once, and with replicas copies of
-    # weights are summed less often, which no stage knows alone.
-    workload = problem.workload
-    tied = problem.replicate and any(tie.trained for tie in workload.ties)
-    assert tied or any(len(transfer.members) > 2 for transfer in workload.transfers)
-    assert solution.lower_bound <= best * (1 + 1e-9)
-    assert found >= best * (1 - 1e-9)
 
 
 def every_placement(workload: Workload, accelerators: int, replicate: bool) -> Iterator[Placement]:
