@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,7 +29,6 @@ from drlpp.cli.settings import (
     SameModel,
     SearchSettings,
     Seed,
-    Speeds,
     Workers,
     WorkerSettings,
     count,
@@ -86,11 +84,8 @@ class Train:
         "'NAME KEY=VALUE …'",
     )
     synchronous_epochs: int = option(0, "First epochs that flush before every update.", "N")
-    early_stopping: str | None = option(
-        None,
-        "End after N epochs in a row without a better held-out score (or loss); "
-        "min_delta=0.001, monitor=loss or score.",
-        "'N KEY=VALUE …'",
+    early_stopping: int | None = count(
+        None, "End after N epochs in a row without a better held-out score (or loss)."
     )
     checkpoint_every: int = option(0, "Minibatches between checkpoints in an epoch; 0: none.", "N")
     checkpoints: str | None = option(
@@ -144,7 +139,6 @@ class Plan:
     bandwidth: float | None = option(
         None, "With --workers: bytes per second of the links between them.", "BYTES"
     )
-    speeds: Speeds = None
     planner: str = option(
         "search",
         "search, in the simulator, from what the others propose; or data-parallel, gpipe "
@@ -177,14 +171,8 @@ class Profile:
     out: Annotated[Path, OUT]
 
 
-class Target(StrEnum):
-    """Whose format a placement is exported in."""
-
-    TORCH = "torch"
-    TORCHTITAN = "torchtitan"
-    MEGATRON = "megatron"
-    DEEPSPEED = "deepspeed"
-    WEIGHTS = "weights"
+Target = Literal["torch", "torchtitan", "megatron", "deepspeed", "weights"]
+"""Whose format a placement is exported in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,12 +203,8 @@ class Export:
     seed: Seed = 0
 
 
-class Source(StrEnum):
-    """Where a timeline comes from."""
-
-    SCHEDULE = "schedule"
-    SIMULATOR = "simulator"
-    RUN = "run"
+Source = Literal["schedule", "simulator", "run"]
+"""Where a timeline comes from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     """
     # At its end Python would look for cycles among all that torch has, for up to a second.
     atexit.register(gc.freeze)
-    warnings.showwarning = _printing_notes(warnings.showwarning)
+    warnings.formatwarning = _printing_notes(warnings.formatwarning)
     code, error = 0, None
     try:
         program()
@@ -66,15 +66,11 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     sys.exit(code)
 
 
-def _printing_notes(show: Callable[..., None]) -> Callable[..., None]:
-    """Print notes about the model as notes, and other warnings as Python does."""
+def _printing_notes(usual: Callable[..., str]) -> Callable[..., str]:
+    """Format notes about the model as notes, and other warnings as Python does."""
 
-    def showwarning(
-        message: Warning | str, category: type[Warning], *place: Any, **options: Any
-    ) -> None:
-        if issubclass(category, ModelNote):
-            print(f"note: {message}", file=sys.stderr)
-        else:
-            show(message, category, *place, **options)
+    def formatwarning(message: Warning | str, category: type[Warning], *place: Any) -> str:
+        is_note = issubclass(category, ModelNote)
+        return f"note: {message}\n" if is_note else usual(message, category, *place)
 
-    return showwarning
+    return formatwarning

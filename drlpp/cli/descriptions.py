@@ -130,8 +130,6 @@ def _(profile: Profile) -> RenderableType:
         f"{f', of which {repeating} repeat others and were not timed' if repeating else ''}"
         f", {seconds_text(total)} per minibatch; a stage's passes take {seconds_text(passes)} in "
         "addition",
-        f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
-        f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
         *(
             f"{where} passes take {factors.passes:.2f} times as long, and the whole "
             f"{factors.seconds:.2f} (± {factors.spread:.0%}), as short runs show"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.capturing.capture import capture
-from drlpp.cli.arguments import Export, Target
+from drlpp.cli.arguments import Export
 from drlpp.cli.command_line import console
 from drlpp.cli.settings import same_model
 from drlpp.costs.profile import Profile
@@ -26,7 +26,7 @@ from drlpp.simulator import simulate
 def export(given: Export) -> dict[str, Any]:
     """Run ``drlpp export``."""
     source, to, out = given.source, given.to, given.out
-    if to is Target.WEIGHTS:
+    if to == "weights":
         tensors = export_weights(source, out)
         console.print(f"{tensors} tensors written to {out}")
         return {"tensors": tensors, "written_to": str(out)}

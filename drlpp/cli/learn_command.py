@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from drlpp.cli.race_command import (
     run_and_report,
     say_how_to_train,
 )
-from drlpp.cli.settings import SearchSettings, model_reference
+from drlpp.cli.settings import model_reference
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.placed_stages import PlacedStages
@@ -36,12 +36,10 @@ from drlpp.costs.workload import Workload
 from drlpp.envs import ContractedMeasurer, CostPrior, MeasurementMemory
 from drlpp.envs.placement_env import check_one_stage_each
 from drlpp.errors import HostLost, InvalidInput, RunFailure
-from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.formatting import emulation_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.plan import Plan
 from drlpp.planners import Space, Vary
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender
@@ -87,11 +85,11 @@ def learn(given: Learn) -> dict[str, Any]:
         "repetitions": measuring.repetitions,
     }
     contracted = None
-    if search.cut_at is not CutAt.OPERATORS:
+    if search.cut_at != "operators":
         contracted = contracted_at(search.cut_at, captured.graph, lambda: captured.task.module)
-        settings["cut_at"] = search.cut_at.value
-    if search.vary is not None or search.max_staleness is not None:
-        settings |= {"vary": search.vary, "max_staleness": search.max_staleness}
+        settings["cut_at"] = search.cut_at
+    if search.vary is not None:
+        settings["vary"] = search.vary
     with live_run("run", given, captured, folder, of_session, settings) as session:
         parameters = sum(parameter.numel() for parameter in captured.module.parameters())
         console.print(
@@ -178,7 +176,7 @@ class LearningJob:
         space = self.given.search.space(
             self.session.method, self.given.method, self.profile.batch_size
         )
-        if space.most_staleness is None and self.given.search.vary is None:
+        if self.given.search.vary is None:
             # Depths are no faster way to the same weights: they are later ones. Nothing is staler
             # by itself than the method is with a stage on every accelerator.
             usual = usual_staleness(self.session.method, self.session.accelerators)
@@ -190,14 +188,13 @@ class LearningJob:
         method = self.session.method
         known = self.contracted.profile(self.profile) if self.contracted else self.profile
         memory = MemoryModel.of(method, self.session.optimizer)
-        chosen = methods_of_the_agent(self.hyperparameters, self.given.search, self._space)
+        # The paper's agent places only.
+        chosen = None if isinstance(self.hyperparameters, Hyperparameters) else self._space
         prior = CostPrior.of(known, self.cluster, method, memory, chosen)
         return prior.with_seed(self.session.seed)
 
-    def _grounds(
-        self, space: Space, planned: Callable[[], Sequence[Plan]] | None = None
-    ) -> Grounds:
-        return Grounds(self.session, self.profile, self.cluster, space, planned)
+    def _grounds(self, space: Space) -> Grounds:
+        return Grounds(self.session, self.profile, self.cluster, space)
 
     def _choose_microbatches(self) -> None:
         """Let the session's method have the microbatches that suit the model here."""
@@ -236,7 +233,7 @@ class LearningJob:
 
     def _compare(self) -> Comparison | None:
         """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-        session, memory, declared = self.session, self.memory, self._declared
+        session, memory = self.session, self.memory
         fastest = [candidate for candidate, _ in memory.fastest(self.given.measuring.finalists)]
         failed = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         if not fastest and failed:
@@ -244,9 +241,7 @@ class LearningJob:
                 f"none of {memory.distinct} placements could be measured: {failed[-1]}"
             )
         finalists = [Contender.of(self.candidate(candidate), self.agent) for candidate in fastest]
-        # What the agent has asked planners for, they need not plan again.
-        alike = declared.space is self._space and self.contracted is None
-        grounds = self._grounds(self._space, (lambda: declared.planned) if alike else None)
+        grounds = self._grounds(self._space)
         # A layout by modules has the microbatches that were chosen meanwhile.
         given = self.given.search.compare, session.captured, session.accelerators, session.method
         measuring, begin = self.given.measuring, time.perf_counter()
@@ -319,18 +314,6 @@ class LearningJob:
         folder.mkdir(exist_ok=True)
         grounds = self._grounds(Space(self.session.method))
         return run_and_report(grounds, named, data, folder, self.given.race.options)
-
-
-def methods_of_the_agent(
-    hyperparameters: AgentHyperparameters, search: SearchSettings, space: Space
-) -> Space | None:
-    """Return what the agent chooses from: all of ``space``, unless it is the paper's.
-
-    That one places only (None), or places only what is not too stale.
-    """
-    if not isinstance(hyperparameters, Hyperparameters):
-        return space
-    return None if search.max_staleness is None else replace(space, vary=frozenset())
 
 
 def worth_racing(

@@ -19,13 +19,12 @@ from drlpp.cli import arguments
 from drlpp.cli.command_line import console
 from drlpp.cli.descriptions import describe, names_text
 from drlpp.cli.layouts import candidate_of, module_of
-from drlpp.cli.settings import model_reference, read_speeds
+from drlpp.cli.settings import model_reference
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.ways_of_training import LOCAL_STEPS, WaysOfTraining
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, ModelNote
-from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.documents import write_document
 from drlpp.io.formatting import seconds_text
@@ -85,7 +84,6 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
             profile=given.profile,
             cluster=given.cluster,
             bandwidth=given.bandwidth,
-            speeds=read_speeds(given.speeds),
             method=chosen,
             optimizer=updates,
             objective=objective,
@@ -94,7 +92,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
 
     space = search.space(chosen, method, costs.batch_size)
     planned, contracted = problem, None
-    if search.cut_at is not CutAt.OPERATORS:
+    if search.cut_at != "operators":
         option = f"--cut-at {search.cut_at}"
         contracted = contracted_at(search.cut_at, costs.graph, lambda: module_of(captured, option))
         planned = replace(problem, workload=Workload.of(contracted.profile(costs), chosen))
@@ -214,21 +212,16 @@ class PlanReport:
     def record(self) -> dict[str, Any]:
         """Return the plan as plain data.
 
-        ``seconds_per_minibatch`` is by ``rule``, what the planner minimises, which for PipeDream's
-        is a formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for
-        every planner, which is a bound. ``error_bar`` is how far off the simulated seconds may be,
-        as a share of them, and null where no short runs tell it.
+        ``seconds_per_minibatch`` is the bound by the rule. ``error_bar`` is how far off the
+        simulated seconds may be, as a share of them, and null where no short runs tell it.
         """
-        plan, prediction, own = self._plan, self._prediction, self._plan.own_seconds
-        late = {} if self._staleness is None else {"staleness": self._staleness}
+        plan, prediction = self._plan, self._prediction
         told = "steadiness", "planner_seconds", "note"
+        bound = "seconds_per_minibatch", "bottleneck", "missing_bytes"
         return {
             **short_record(plan),
             **{name: getattr(plan, name) for name in told},
-            "seconds_per_minibatch": prediction.seconds_per_minibatch if own is None else own,
-            "rule": "overlapped" if own is None else plan.note,
-            "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
-            **{name: getattr(prediction, name) for name in ("bottleneck", "missing_bytes")},
+            **{name: getattr(prediction, name) for name in bound},
             "others": [short_record(other) for other in plan.others],
             **{name: getattr(self._ways, name) for name in ("weights_ratio", "memory_ratio")},
             "ways_of_training": [asdict(one) for one in self._best_ways],
@@ -237,7 +230,7 @@ class PlanReport:
                 {"operators": names, **predicted.model_dump()}
                 for names, _, predicted in self._stages
             ],
-            **late,
+            "staleness": self._staleness,
         }
 
     def text(self) -> RenderableType:

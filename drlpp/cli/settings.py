@@ -107,9 +107,6 @@ Compare = Annotated[
     ),
 ]
 Workers = Annotated[int | None, shared("Number of workers, each one accelerator.", "N", min=1)]
-Speeds = Annotated[
-    str | None, shared("Relative speeds of the accelerators, such as 1,1,0.5,0.5.", "LIST")
-]
 Emulated = Annotated[
     str | None,
     shared(
@@ -377,9 +374,8 @@ class SearchSettings:
         "schedule; or none. Default: depth, where the schedule has one.",
         "LIST",
     )
-    max_staleness: int | None = count(None, "Largest staleness of a stage.", least=0)
     cut_at: CutAt = option(
-        CutAt.OPERATORS,
+        "operators",
         "Where stages may begin: at operators; at modules or decoder layers (drlpp export); "
         "at blocks that the model repeats.",
     )
@@ -397,7 +393,7 @@ class SearchSettings:
         """Return the space of candidates with a method, that of the settings or one made of it."""
         from drlpp.planners import Space
 
-        return Space(chosen, self.varied(method), self.max_staleness, batch_size)
+        return Space(chosen, self.varied(method), batch_size=batch_size)
 
 
 @dataclass(frozen=True)

@@ -159,14 +159,14 @@ NEEDED = {"versions", "memory", "workers"}
 
 
 def _show_timeline(path: Path, source: Source, given: Show) -> dict[str, Any]:
-    if source is not Source.RUN and (given.speeds is not None or given.cluster is not None):
+    if source != "run" and (given.speeds is not None or given.cluster is not None):
         raise InvalidInput("--speeds and --cluster are for --timeline run")
     document = read_placement(path, model=same_model(given.model, given.model_option))
     chosen, minibatches = given.method.method(document.method), given.minibatches
     try:
-        if source is Source.SCHEDULE:
+        if source == "schedule":
             found = from_schedule(document, chosen, minibatches)
-        elif source is Source.RUN:
+        elif source == "run":
             count = document.cluster.accelerators
             workers = WorkerSettings(workers=count, speeds=given.speeds, cluster=given.cluster)
             found = from_run(document, chosen, minibatches, workers)

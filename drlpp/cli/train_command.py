@@ -35,7 +35,7 @@ def train(given: Train) -> dict[str, Any]:
     folder = run.out or placement.parent / "training"
     named = same_model(given.model, given.model_option)
     document = read_placement(placement, model=named)
-    rates, stopping = _schedule(given.lr_schedule), _stopping(given.early_stopping)
+    rates, patience = _schedule(given.lr_schedule), given.early_stopping
     if given.elastic is not None and workers.workers is not None:
         raise InvalidInput("--elastic MIN:MAX says how many workers there are; leave out --workers")
     changed = {
@@ -57,7 +57,7 @@ def train(given: Train) -> dict[str, Any]:
             synchronous_epochs=given.synchronous_epochs,
             checkpoint_every=given.checkpoint_every,
             checkpoints=given.checkpoints,
-            early_stopping=stopping,
+            early_stopping=None if patience is None else EarlyStopping(patience),
             elastic=None if given.elastic is None else Elastic.parse(given.elastic),
             speeds=emulated,
             links=workers.links,
@@ -79,15 +79,6 @@ def _schedule(text: str | None) -> LearningRateSchedule | None:
         return None
     name, options = read_words(text, "schedule", "cosineannealing T_max=10")
     return LearningRateSchedule.parse(name, **options)
-
-
-def _stopping(text: str | None) -> EarlyStopping | None:
-    if text is None:
-        return None
-    patience, options = read_words(text, "early stopping", "3 min_delta=0.001")
-    if not patience.lstrip("-").isdecimal():
-        raise InvalidInput(f"--early-stopping {text}: expected a number of epochs")
-    return EarlyStopping(int(patience), **options)
 
 
 def placement_for(

@@ -74,15 +74,12 @@ def nearest_chain(
             for stage in placement.stages
         )
     )
-    there = "is to be set there" if trains_itself else ""
-    if method.recompute:
-        kept = "activations are kept from the forward to the backward instead"
-        notes.append(f"recompute: {there or kept}")
-    if method.precision != "float32":
-        types = "passes run in the types of the weights"
-        notes.append(f"precision {method.precision}: {there or types}")
-    if method.compiled:
-        notes.append("compiled stages: torch.compile is to be called there")
+    apart = {
+        "recompute": method.recompute,
+        f"precision {method.precision}": method.precision != "float32",
+        "compiled stages": method.compiled,
+    }
+    notes += [f"{what}: to be set there" for what, there in apart.items() if there]
     method = method.model_copy(
         update={"recompute": False, "precision": "float32", "loss_scale": None, "compiled": False}
     )

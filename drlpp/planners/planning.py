@@ -83,7 +83,6 @@ def best_plan(
     space: Space,
     planner: str = SEARCH,
     limits: Limits | None = None,
-    begin_with: Sequence[Plan] | None = None,
 ) -> Plan:
     """Return the fastest plan, by the simulator, that a planner finds.
 
@@ -92,7 +91,6 @@ def best_plan(
         space: the methods that may be chosen.
         planner: ``search``, or a baseline alone, at the depth that suits it.
         limits: on how long the search lasts.
-        begin_with: what :func:`baseline_plans` gave for the same, if it is known.
 
     Raises:
         NothingFits: nothing that was looked at fits into memory.
@@ -100,7 +98,7 @@ def best_plan(
     """
     begin = time.perf_counter()
     if planner == SEARCH:
-        found = _searched(problem, space, limits, begin_with)
+        found = _searched(problem, space, limits)
     elif planner in PLANNERS:
         own = _simulated(problem, space, _proposed(problem, {planner: PLANNERS[planner]}))
         others = list(own[1:])
@@ -223,17 +221,11 @@ def _with_played(plan: Plan, played: Simulation) -> Plan:
     )
 
 
-def _searched(
-    problem: PlanningProblem,
-    space: Space,
-    limits: Limits | None,
-    begin_with: Sequence[Plan] | None,
-) -> Plan:
-    plans: Sequence[Plan] = begin_with or ()
+def _searched(problem: PlanningProblem, space: Space, limits: Limits | None) -> Plan:
+    plans: Sequence[Plan] = ()
     # A search may find what fits, or can be run, with another method of the space.
-    if begin_with is None:
-        with suppress(InvalidInput):
-            plans = baseline_plans(problem, space)
+    with suppress(InvalidInput):
+        plans = baseline_plans(problem, space)
     judge, starts = Judge(problem, space), starts_of(space, plans)
     first, *others = range(problem.seed, problem.seed + (_SEARCHES if limits is None else 1))
     begin = time.perf_counter()

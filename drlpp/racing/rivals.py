@@ -17,7 +17,6 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.placement.placement import Placement
-from drlpp.placement.plan import Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, best_plan
 from drlpp.planners.map import ways_of_training
 from drlpp.racing.contenders import Contender
@@ -62,14 +61,12 @@ class Grounds:
         session: the workers, with the method and the optimizer.
         profile, cluster: that planners plan with, and the simulator ranks by.
         space: whether the depth may be chosen, and how stale a stage may be.
-        planned: gives what the baselines propose in the space, if they were asked already.
     """
 
     session: ClusterSession
     profile: Profile
     cluster: Cluster
     space: Space
-    planned: Callable[[], Sequence[Plan]] | None = None
 
     @property
     def method(self) -> Method:
@@ -203,10 +200,7 @@ def _flushed(schedule: str, grounds: Grounds) -> Iterator[Candidate]:
 def _planned(grounds: Grounds) -> Iterator[Candidate]:
     """Yield what ``drlpp plan`` finds, and its depth, unless nothing fits or is fresh enough."""
     try:
-        planned = grounds.planned() if grounds.planned else None
-        yield best_plan(
-            grounds.problem(grounds.method), grounds.space, begin_with=planned
-        ).candidate
+        yield best_plan(grounds.problem(grounds.method), grounds.space).candidate
     except InvalidInput:
         return
 

@@ -147,14 +147,8 @@ class TrainingRace(Document):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingRace:
-        for run in self.runs:
-            if run.candidate >= len(self.candidates):
-                last = len(self.candidates) - 1
-                raise ValueError(f"a run is of candidate {run.candidate}; the last is {last}")
         if self.candidates[PLAIN_NUMBER].placement is not None:
             raise ValueError("the first candidate of a race has to be plain PyTorch")
-        if any(other > number for number, other in enumerate(self.rate_of)):
-            raise ValueError("a candidate can take the learning rate of one before it alone")
         return self
 
     @property

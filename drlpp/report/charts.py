@@ -1,9 +1,8 @@
-"""Charts of a run: its races, its search; how well the simulator predicted it."""
+"""Charts of a run's races; how well the simulator predicted its search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from statistics import median
 from typing import Any
 
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.measurement import Measurement
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import names_of
 from drlpp.racing.training_race import RaceEnd, TrainingRace
@@ -95,24 +94,6 @@ def loss_chart(
     if end is not None:
         for axes in figure.axes:
             axes.axhline(end.loss, color="grey", linestyle=":", linewidth=1)
-    return figure
-
-
-def search_chart(measured: Sequence[tuple[Candidate, Outcome]]) -> Figure | None:
-    """Draw the seconds of every measurement in turn, and the best so far."""
-    ran = [
-        (number, 1e3 * outcome.seconds_per_minibatch)
-        for number, (_, outcome) in enumerate(measured, start=1)
-        if isinstance(outcome, Measurement)
-    ]
-    if not ran:
-        return None
-    figure, (axes,) = _figure(3.0)
-    numbers, milliseconds = zip(*ran, strict=True)
-    axes.plot(numbers, milliseconds, "o", color=_COLOUR, alpha=0.7, markersize=5)
-    axes.step(numbers, list(accumulate(milliseconds, min)), where="post", color=_COLOUR)
-    axes.set_xlabel("measurement")
-    axes.set_ylabel("milliseconds per minibatch")
     return figure
 
 

@@ -6,8 +6,7 @@ It has a section for each question that the files of the run can answer.
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
@@ -17,11 +16,9 @@ from statistics import median
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from drlpp.errors import DRLPPError, InvalidPlacement
 from drlpp.io.files import write_atomically
-from drlpp.io.formatting import emulation_text, seconds_text, speeds_option
+from drlpp.io.formatting import emulation_text
 from drlpp.io.run_folder import REPORT_NAME
-from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import Versions
 from drlpp.placement.plan import Plan
 from drlpp.planners.map import map_of_ways
@@ -151,23 +148,9 @@ class Section:
 
 
 def sections_of(files: RunFiles) -> Iterator[Section]:
-    """Yield the sections, the one that most people ask for first.
-
-    A section that cannot be made of these files is named in the last.
-    """
-    parts: dict[str, Callable[[RunFiles], Iterator[Section]]] = {
-        "the race to a loss": _race_to_loss,
-        "the race": _race,
-        "the search": _search,
-        "other links and memory": _map,
-    }
-    missing = []
-    for what, make in parts.items():
-        try:
-            yield from list(make(files))
-        except (DRLPPError, ValueError, IndexError, KeyError) as error:
-            missing.append(f"not shown: {what} ({error})")
-    yield _machine(files, missing)
+    """Yield the sections, the one that most people ask for first."""
+    for make in (_race_to_loss, _race, _search, _map, _machine):
+        yield from make(files)
 
 
 def _race(files: RunFiles) -> Iterator[Section]:
@@ -215,21 +198,11 @@ def _race_to_loss(files: RunFiles) -> Iterator[Section]:
 def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
-    lines = []
+    lines: list[str] = []
     asked, used = files.record.settings.get("method"), files.searched
     if used and isinstance(asked, dict) and asked.get("microbatches") != used.microbatches:
         lines.append(f"microbatches, as chosen for the model and the workers: {used.microbatches}")
-    ran = [one for _, one in files.measured if isinstance(one, Measurement)]
-    best = min((one.seconds_per_minibatch for one in ran), default=0.0)
-    try:
-        errors = charts.prediction_errors(files)
-    except InvalidPlacement as error:
-        errors = []
-        lines.append(
-            f"not compared with the simulator: {error}; profile.json and cluster.yaml have to be "
-            "those that the run began with"
-        )
-    if errors:
+    if errors := charts.prediction_errors(files):
         lines.append(
             f"the simulator is off by {median(errors):.0%} in the median of {len(errors)} "
             f"placements, by {max(errors):.0%} at most"
@@ -237,10 +210,7 @@ def _search(files: RunFiles) -> Iterator[Section]:
     yield Section(
         title="The search",
         lines=tuple(lines),
-        chart=charts.search_chart(files.measured),
-        told=f"{len(files.measured)} measurements, the best of {seconds_text(best)}",
         table=measured_table(files.measured),
-        below="Every measurement in turn; the line is the best so far.",
     )
 
 
@@ -255,7 +225,7 @@ def _map(files: RunFiles) -> Iterator[Section]:
         yield Section(title="With other links and memory", lines=(table.title,), table=table)
 
 
-def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
+def _machine(files: RunFiles) -> Iterator[Section]:
     settings = tuple(
         (name, json.dumps(value, ensure_ascii=False))
         for name, value in sorted(files.record.settings.items())
@@ -265,31 +235,9 @@ def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
     if files.placement is not None:
         measured = files.placement.versions
         lines.append(f"measured with drlpp {measured.drlpp}, torch {measured.torch}")
-    if files.cluster is not None:
-        hosts = ", ".join(
-            f"{host.count * host.accelerators} × {host.device}"
-            f"{'' if host.speed == 1 else f' of speed {host.speed:g}'}"
-            for host in files.cluster.hosts
-        )
-        lines.append(f"accelerators: {hosts}")
-    lines += [f"not read: {why}" for why in files.unread.values()]
-    lines += missing
-    return Section(
+    yield Section(
         title="Machine, versions, settings",
         lines=tuple(lines),
         table=Table(("setting", "value"), settings),
-        commands=tuple(_commands(files)),
+        commands=(files.record.started_as,) if files.record.started_as else (),
     )
-
-
-def _commands(files: RunFiles) -> Iterator[str]:
-    """Yield the command that began the run, and those that lead on from it."""
-    if files.record.started_as:
-        yield files.record.started_as
-    path = files.folder / "placement.json"
-    if files.placement is not None and path.is_file():
-        speeds = () if files.comparison is None else files.comparison.speeds
-        placement = shlex.quote(str(path)) + files.placement.model.naming_option
-        yield f"drlpp train {placement} --data DATA{speeds_option(speeds)}"
-        if files.profile is not None:
-            yield f"drlpp show {placement} --timeline simulator --json > timeline.json"

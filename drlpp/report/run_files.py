@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from drlpp.costs.profile import Profile
@@ -27,10 +26,9 @@ class RunFiles:
         record: command and settings.
         searched: the method of the search, with the microbatches that were chosen for it.
         measured: every run of every candidate, in the order in which they were made.
-        unread: files that could not be read, and why.
 
     Raises:
-        InvalidFile: it is not the folder of a run that learned or raced.
+        InvalidFile: it is not the folder of a run that learned or raced, or a file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,29 +39,18 @@ class RunFiles:
         self.folder, self.record = folder, read_document(folder / RECORD_NAME, RunRecord)
         if self.record.command == "drlpp train":
             raise InvalidFile(f"{folder}: is a training; tensorboard --logdir {folder} shows it")
-        self.unread: dict[str, str] = {}
         self.comparison = self._read(Comparison, "comparison.json")
         self.race = self._read(TrainingRace, "race.json", "race/race.json")
         self.placement = self._read(PlacementFile, "placement.json")
         self.profile = self._read(Profile, "profile.json")
         self.cluster = self._read(Cluster, "cluster.yaml")
         self.searched: Method | None = None
-        self.measured = list(self._measured(folder / "measurements.jsonl"))
-
-    def _read(self, kind: type[DocumentType], *names: str) -> DocumentType | None:
-        for name in filter(lambda name: (self.folder / name).is_file(), names):
-            try:
-                return read_document(self.folder / name, kind)
-            except InvalidFile as error:
-                self.unread[name] = str(error)
-        return None
-
-    def _measured(self, path: Path) -> Iterator[tuple[Candidate, Outcome]]:
-        try:
+        self.measured: list[tuple[Candidate, Outcome]] = []
+        if (path := folder / "measurements.jsonl").is_file():
             header, entries = read_measurements(path)
             self.searched = header.method
-            for entry in entries:
-                yield entry.candidate(header.method), entry.outcome
-        except InvalidFile as error:
-            if path.is_file():
-                self.unread[path.name] = str(error)
+            self.measured = [(one.candidate(header.method), one.outcome) for one in entries]
+
+    def _read(self, kind: type[DocumentType], *names: str) -> DocumentType | None:
+        paths = (self.folder / name for name in names)
+        return next((read_document(path, kind) for path in paths if path.is_file()), None)

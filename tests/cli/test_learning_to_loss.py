@@ -11,9 +11,9 @@ import pytest
 
 from drlpp.agents import AGENTS
 from drlpp.capturing.capture import capture
-from drlpp.cli.learn_command import LearningJob, methods_of_the_agent, worth_racing
+from drlpp.cli.learn_command import LearningJob, worth_racing
 from drlpp.cli.race_command import export_winner
-from drlpp.cli.settings import RaceSettings, SearchSettings
+from drlpp.cli.settings import MethodSettings, RaceSettings, SearchSettings
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
@@ -21,7 +21,6 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.planners import Space, Vary, read_vary
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
@@ -162,32 +161,11 @@ def test_of_each_kind_what_promises_the_loss_first_takes_part() -> None:
     assert worth_racing(apart, workload) == [single, deepest]
 
 
-def chosen(
-    agent: str,
-    vary: str | None = None,
-    method: Method | None = None,
-    most_staleness: int | None = None,
-) -> Space | None:
-    varied = None if vary is None else read_vary(vary)
-    usual = Space(method or Method(), varied, most_staleness, batch_size=8)
-    search = SearchSettings(vary=vary, max_staleness=most_staleness)
-    return methods_of_the_agent(AGENTS[agent], search, usual)
-
-
-def test_the_papers_action_is_the_placement() -> None:
-    assert chosen("drl-pp") is None
-    limited = chosen("drl-pp", most_staleness=2)
-    assert limited is not None
-    assert (len(limited.methods), limited.most_staleness) == (1, 2)
-
-
-def test_the_guided_agent_chooses_the_depth_unasked_and_folds() -> None:
-    found = chosen("guided")
-    assert found is not None
-    assert found.deepens
+def test_the_search_chooses_the_depth_unasked_and_folds() -> None:
+    usual = MethodSettings()
+    assert SearchSettings().space(Method(), usual, 8).deepens
     flushing = Method(schedule="gpipe", policy="sync")
-    schedules = chosen("guided", Vary.SCHEDULE, flushing)
-    assert schedules is not None
+    schedules = SearchSettings(vary="schedule").space(flushing, usual, 8)
     assert "zb-v" in {method.schedule for method in schedules.methods}
 
 

@@ -96,8 +96,9 @@ def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path
 def test_a_table_of_costs_and_unequal_accelerators(tmp_path: Path) -> None:
     path = tmp_path / "costs.csv"
     path.write_text(TABLE)
-    given = ("plan", "--profile", path, "--bandwidth", 1e5, "--workers", 2)
-    unequal = as_json(*given, "--speeds", "0.5,1")
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e5), [0.5, 1.0])
+    known = write_document(tmp_path / "cluster.yaml", cluster)
+    unequal = as_json("plan", "--profile", path, "--cluster", known)
     assert unequal["seconds_per_minibatch"] == pytest.approx(0.006)
     assert [stage["accelerators"] for stage in unequal["stages"]] == [[1], [0]]
 

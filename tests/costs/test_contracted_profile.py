@@ -12,7 +12,6 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.contraction import ContractedGraph
 from drlpp.costs.placement_rule import predict
 from drlpp.costs.workload import Workload
-from drlpp.exporting.layouts import CutAt
 from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Stage
@@ -75,7 +74,7 @@ def test_a_placement_of_groups_costs_what_it_does_of_operators(
 
 
 def test_tied_weights_stay_tied(tied: CapturedModel) -> None:
-    contracted = contracted_at(CutAt.LAYERS, tied.graph, lambda: tied.task.module)
+    contracted = contracted_at("layers", tied.graph, lambda: tied.task.module)
     (shared,) = contracted.graph.shared_parameters
     assert [contracted.graph.operators[op].name for op in shared.operators] == ["before", "behind"]
     assert contracted.graph.parameter_bytes == tied.graph.parameter_bytes

@@ -41,9 +41,9 @@ def contracted_at(cut_at: CutAt, graph: OpGraph, build: Callable[[], nn.Module])
     Raises:
         InvalidInput: the model has no list of layers, or no blocks.
     """
-    if cut_at is CutAt.BLOCKS:
+    if cut_at == "blocks":
         return contracted_by_blocks(graph)
-    module, layers = build(), cut_at is CutAt.LAYERS
+    module, layers = build(), cut_at == "layers"
     units = layers_of(module, graph) if layers else units_of(module, graph, DEEPSPEED_CONTAINERS)
     computing = [unit for unit in units if unit.operators]
     group_of = with_what_they_read(graph, computing, range(len(computing)))
