@@ -38,7 +38,6 @@ STUDIES = {
     "worlds": "benchmarks.worlds:STUDY",
     "gpu": "benchmarks.gpu:STUDY",
     "timings": "benchmarks.timings:STUDY",
-    "meshes": "benchmarks.meshes:STUDY",
 }
 """Where each study is; imported when it is asked for."""
 
