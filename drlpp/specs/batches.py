@@ -76,31 +76,25 @@ def arranged_like(example: Batch, batch: Batch, name: str) -> Batch:
     Raises:
         InvalidInput: the structure is another; it names the part that differs.
     """
+    kind = f"a {type(batch).__name__}"
     if isinstance(example, Mapping):
-        if not isinstance(batch, Mapping):
-            raise InvalidInput(
-                f"{name} is a {type(batch).__name__}; expected a dictionary with "
-                f"{', '.join(map(repr, example))}"
-            )
-        if missing := [key for key in example if key not in batch]:
+        found = batch if isinstance(batch, Mapping) else {}
+        if missing := [key for key in example if key not in found]:
             raise InvalidInput(
                 f"{name} has no {' and no '.join(map(repr, missing))}, only "
-                f"{', '.join(map(repr, batch)) or 'nothing'}"
+                f"{', '.join(map(repr, found)) or kind}"
             )
-        return {key: arranged_like(example[key], batch[key], f"{name}[{key!r}]") for key in example}
+        return {key: arranged_like(example[key], found[key], f"{name}[{key!r}]") for key in example}
     if isinstance(example, tuple | list):
         if not isinstance(batch, tuple | list) or len(batch) != len(example):
-            found = f"{len(batch)} of them" if isinstance(batch, tuple | list) else "one"
-            raise InvalidInput(
-                f"{name} is a {type(batch).__name__}, {found}; expected a tuple of {len(example)}"
-            )
+            number = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+            raise InvalidInput(f"{name} is {kind}{number}; expected a tuple of {len(example)}")
         parts = [
             arranged_like(known, value, f"{name}[{index}]")
             for index, (known, value) in enumerate(zip(example, batch, strict=True))
         ]
         return type(example)(*parts) if hasattr(example, "_fields") else type(example)(parts)
     if not isinstance(batch, Tensor):
-        several = isinstance(batch, tuple | list) and batch
-        of = f" of {type(batch[0]).__name__}" if several else ""
-        raise InvalidInput(f"{name} is a {type(batch).__name__}{of}; expected a tensor")
+        of = f" of {type(batch[0]).__name__}" if isinstance(batch, tuple | list) and batch else ""
+        raise InvalidInput(f"{name} is {kind}{of}; expected a tensor")
     return batch

@@ -6,6 +6,7 @@ Whether their values will do, the class itself says when it is built.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -53,7 +54,6 @@ class NamedClass(ImportedByName, ABC):
     Attributes:
         module, base_name: of torch, which has the classes; and the class that all are made of.
         ending: of the names of the classes, which may be left out.
-        unusable: names of torch's that cannot work here, and why.
         hidden: arguments of such classes that are not the user's.
         name: the name of a class of torch in lower case, or ``package.module:Class``.
         options: arguments of the class.
@@ -62,7 +62,6 @@ class NamedClass(ImportedByName, ABC):
     module: ClassVar[str]
     base_name: ClassVar[str]
     ending: ClassVar[str] = ""
-    unusable: ClassVar[Mapping[str, str]]
     hidden: ClassVar[frozenset[str]]
 
     options: dict[str, OptionValue] = Field(default_factory=dict)
@@ -92,19 +91,15 @@ class NamedClass(ImportedByName, ABC):
             return name
         return lower + cls.ending if lower + cls.ending in known else lower
 
-    def why_unusable(self, kind: type) -> str | None:
-        """Return why a class cannot work here, None if it can."""
-        return self.unusable.get(self.name)
-
     @abstractmethod
     def _try(self) -> None:
-        """Make one for a parameter that nobody uses, so that torch checks its options' values."""
+        """Use one for a parameter that nobody has, so that torch says whether that is possible."""
 
     def find(self) -> type:
         """Return the class that ``name`` names.
 
         Raises:
-            InvalidInput: if there is none, or it cannot work here.
+            InvalidInput: if there is none.
         """
         known = self.known()
         if ":" in self.name:
@@ -118,13 +113,10 @@ class NamedClass(ImportedByName, ABC):
         elif self.name in known:
             kind = known[self.name]
         else:
-            usable = sorted(known.keys() - self.unusable.keys())
             raise InvalidInput(
-                f"{self.what} {self.name!r} is unknown; there are {', '.join(usable)}, and a class "
-                "of your own as 'package.module:Class'"
+                f"{self.what} {self.name!r} is unknown; there are {', '.join(sorted(known))}, and "
+                "a class of your own as 'package.module:Class'"
             )
-        if reason := self.why_unusable(kind):
-            raise InvalidInput(f"{self.what} {self.name} cannot be used: {reason}")
         found: type = kind
         return found
 
@@ -144,12 +136,12 @@ class NamedClass(ImportedByName, ABC):
 
     def _refusal(self, error: Exception) -> InvalidInput:
         """Return an error that says in one line what the class itself does not accept."""
-        reason = " ".join(str(error).split())
-        given, usual = options_text(self.options), options_text(self.defaults)
+        reason, usual = " ".join(str(error).split()), self.defaults
         required = [name for name in option_defaults(self.find(), self.hidden) if name not in usual]
+        has = ", ".join(filter(None, [*required, options_text(usual)]))
         return InvalidInput(
-            f"{self.what} {self.name} cannot have the options ({given}): {reason}; it has "
-            f"{', '.join([*required, usual])}"
+            f"{self.what} {self.name} cannot have the options "
+            f"({options_text(self.options) or 'none'}): {reason}; it has {has}"
         )
 
     @model_validator(mode="after")
@@ -205,18 +197,10 @@ class NamedClass(ImportedByName, ABC):
         return {**self.model_dump(), "options": options}
 
 
-def option_text(value: object) -> str:
-    """Return a value as a user would write it on the command line."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(option_text(one) for one in value)}]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def options_text(options: Mapping[str, object]) -> str:
     """Return options as a user would list them."""
-    return ", ".join(f"{key}={option_text(value)}" for key, value in options.items())
+    texts = {k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in options.items()}
+    return ", ".join(f"{key}={text}" for key, text in texts.items())
 
 
 def option_defaults(kind: type, hidden: frozenset[str]) -> dict[str, Any]:

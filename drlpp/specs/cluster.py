@@ -14,7 +14,6 @@ and lines with the same name are one host with accelerators of several kinds::
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property, reduce
@@ -22,11 +21,11 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidCluster
 from drlpp.io.documents import Document, StrictRecord, first_problem, read_document
-from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
+from drlpp.io.quantities import BytesPerSecond, Room, Seconds, Speed
 
 DeviceType = Literal["cpu", "cuda", "xpu", "mps"]
 """What torch calls the devices that workers may compute on, those of ``DEVICE_KINDS``."""
@@ -100,7 +99,7 @@ class Host(StrictRecord):
         network: of this host, where it is slower than ``between_hosts``.
     """
 
-    name: str
+    name: str = Field(pattern=r"^\w[\w.-]*$")
     count: int = Field(default=1, ge=1, le=MOST_ACCELERATORS)
     accelerators: int = Field(ge=1, le=MOST_ACCELERATORS)
     device: DeviceType = "cpu"
@@ -109,13 +108,6 @@ class Host(StrictRecord):
     memory_bytes: Room | None = None
     price: float | None = Field(default=None, gt=0, le=1e6)
     network: Link | None = None
-
-    @field_validator("name")
-    @classmethod
-    def _can_name_a_machine(cls, name: str) -> str:
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise ValueError(f"{name!r} names no host; expected letters, digits, '.', '-' and '_'")
-        return name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -291,16 +283,13 @@ class Cluster(Document):
                 f"{len(speeds)} speeds given for {self.accelerators} accelerators; "
                 "expected one for each"
             )
-        if not all(SLOWEST <= speed <= FASTEST for speed in speeds):
-            raise InvalidCluster(
-                f"speeds are {list(speeds)}; every one must be a number above 0, from "
-                f"{SLOWEST:g} to {FASTEST:g}"
+        try:
+            return self.with_hosts(
+                Host(**{**line.model_dump(), "speed": speed, "flops_per_second": None})
+                for line, speed in zip(self._lines, speeds, strict=True)
             )
-        lines = [
-            line.model_copy(update={"speed": speed, "flops_per_second": None})
-            for line, speed in zip(self._lines, speeds, strict=True)
-        ]
-        return self.with_hosts(lines)
+        except ValidationError as error:
+            raise InvalidCluster(f"speeds are {list(speeds)}: {first_problem(error)}") from None
 
     def for_model(self, flops: float, seconds: float) -> Cluster:
         """Return the same cluster with the speeds that its ``flops_per_second`` mean for a model.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from drlpp.errors import InvalidInput
-from drlpp.io.importing import ImportedByName
+from drlpp.io.importing import find
 from drlpp.specs.batches import (
     Batch,
     arranged_like,
@@ -96,14 +96,6 @@ def _are_images(examples: Sequence[Tensor]) -> bool:
     return len(examples) == 1 and examples[0].dim() == 4
 
 
-class DataName(ImportedByName):
-    """A factory of data, by its import path."""
-
-    what: ClassVar[str] = "data"
-    _option: ClassVar[str] = "--data"
-    _in_python: ClassVar[str] = "data={0!r}"
-
-
 DATA: dict[str, Callable[[Batch], Data]] = {"digits": digits}
 
 
@@ -122,31 +114,22 @@ def load_data(name: str, example_inputs: Batch, example_targets: Batch) -> Data 
             f"data {name!r} is unknown; there is {', '.join(DATA)}. Data of your own is named "
             "'package.module:factory'"
         )
-    own = DataName(name=name).as_named_by_user()
-    factory = DATA[name] if name in DATA else own.imported(InvalidInput)
-    wanted = (
-        "called with the model's example inputs it has to return ((inputs, targets), (inputs, "
-        "targets)) or two loaders"
-    )
+    factory = DATA[name] if name in DATA else find(name, "data", InvalidInput)
+    found: Any = None
     try:
         found = factory(example_inputs)
-    except InvalidInput:
-        raise
-    except (Exception, SystemExit) as error:
-        raise InvalidInput(
-            f"data {name!r}: its factory failed with {type(error).__name__}: {error}; {wanted}"
-        ) from error
-    try:
         train, test = found
         if isinstance(train, DataLoader) and isinstance(test, DataLoader | None):
             return Loaders(train, test)
         data = Data(_as_samples(*train), _as_samples(*test))
     except InvalidInput:
         raise
-    except Exception as error:
-        each = ", ".join(type(one).__name__ for one in found) if type(found) is tuple else ""
-        returned = f"({each})" if each else type(found).__name__
-        raise InvalidInput(f"data {name!r}: its factory returned {returned}; {wanted}") from error
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(
+            f"data {name!r}: its factory gave {type(found).__name__} ({type(error).__name__}: "
+            f"{error}); called with the model's example inputs it has to return ((inputs, "
+            "targets), (inputs, targets)) or two loaders"
+        ) from error
     return fitted(name, data, example_inputs, example_targets)
 
 

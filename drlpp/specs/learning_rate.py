@@ -8,16 +8,11 @@ updates to come.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from drlpp.errors import InvalidInput
 from drlpp.io.quantities import Count
 from drlpp.specs.class_options import NamedClass, option_defaults
-
-_MOST_RATES = 10_000_000
-
-_NEEDS_FUNCTION = "it needs a function; name a subclass that has one as 'package.module:Class'"
 
 
 class LearningRateSchedule(NamedClass):
@@ -38,13 +33,6 @@ class LearningRateSchedule(NamedClass):
     module: ClassVar[str] = "torch.optim.lr_scheduler"
     base_name: ClassVar[str] = "LRScheduler"
     ending: ClassVar[str] = "lr"
-    unusable: ClassVar[Mapping[str, str]] = {
-        "lambdalr": _NEEDS_FUNCTION,
-        "multiplicativelr": _NEEDS_FUNCTION,
-        "reducelronplateau": "it needs a score of the training, and the rates are fixed before",
-        "sequentiallr": "it is made of other schedules; the option warm_up goes before any",
-        "chainedscheduler": "it is made of other schedules",
-    }
     # Only the learning rate changes, and a function cannot stand in a file.
     hidden: ClassVar[frozenset[str]] = frozenset(
         {
@@ -84,11 +72,6 @@ class LearningRateSchedule(NamedClass):
             InvalidInput: if the schedule is shorter than the training, or leaves the numbers that
                 a learning rate can be.
         """
-        if minibatches > _MOST_RATES:
-            raise InvalidInput(
-                f"a {self.what} is written down for every minibatch, of up to {_MOST_RATES}; this "
-                f"training has {minibatches}: take fewer epochs, or continue in another one"
-            )
         unit = minibatches_per_epoch if self.interval == "epoch" else 1
         begin = self.warm_up // unit
         points = [max(minibatch // unit - begin, 0) for minibatch in range(minibatches)]

@@ -20,8 +20,7 @@ class MuonWithAdamW(Optimizer):
 
     Args:
         params: weights of any dimensions; complex ones are AdamW's.
-        lr: of matrices.
-        adamw_lr: of the other weights, if it is another.
+        lr: of all weights.
         weight_decay: of all weights, decoupled.
         momentum, nesterov, ns_steps, adjust_lr_fn: of Muon. ``match_rms_adamw`` makes its steps as
             large as AdamW's, so that one rate suits both; ``original`` is the other choice.
@@ -36,7 +35,6 @@ class MuonWithAdamW(Optimizer):
         self,
         params: ParamsT,
         lr: float = 1e-3,
-        adamw_lr: float | None = None,
         weight_decay: float = 0.01,
         momentum: float = 0.95,
         nesterov: bool = True,
@@ -47,12 +45,6 @@ class MuonWithAdamW(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        if lr < 0:
-            raise ValueError(f"Invalid learning rate: {lr}")
-        if adamw_lr is not None and lr == 0:
-            raise ValueError("adamw_lr is relative to lr, which is 0; expected lr above 0")
-        if not isinstance(ns_steps, int) or not 1 <= ns_steps <= 99:
-            raise ValueError(f"ns_steps is {ns_steps}; expected a whole number from 1 to 99")
         of_muon: dict[str, Any] = {
             "momentum": momentum,
             "nesterov": nesterov,
@@ -69,19 +61,16 @@ class MuonWithAdamW(Optimizer):
             (matrices if is_matrix else others).append(weight)
         # The options of both are checked, whichever this stage needs.
         unused = [torch.zeros(1, 1)]
-        rate = lr if adamw_lr is None else adamw_lr
-        muon = Muon(matrices or unused, lr=lr, weight_decay=weight_decay, **of_muon)
-        adamw = AdamW(others or unused, lr=rate, weight_decay=weight_decay, **of_adamw)
-        self._parts: list[tuple[Optimizer, float]] = [
-            (muon, 1.0),
-            (adamw, rate / lr if lr else 1.0),
+        self._parts: list[Optimizer] = [
+            Muon(matrices or unused, lr=lr, weight_decay=weight_decay, **of_muon),
+            AdamW(others or unused, lr=lr, weight_decay=weight_decay, **of_adamw),
         ]
-        for part, _ in self._parts:
+        for part in self._parts:
             part.state = self.state
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient, with the group's learning rate."""
-        for part, ratio in self._parts:
-            part.param_groups[0]["lr"] = self.param_groups[0]["lr"] * ratio
+        for part in self._parts:
+            part.param_groups[0]["lr"] = self.param_groups[0]["lr"]
             part.step()

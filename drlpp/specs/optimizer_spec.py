@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from glob import escape
-from inspect import Parameter, signature
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -30,7 +27,6 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "adam": {"lr": 0.0005},
     "adamw": {"lr": 0.0005},
 }
-_CLOSURE = "a step of it evaluates the model several times"
 
 
 class ParameterGroup(Record):
@@ -79,10 +75,6 @@ class OptimizerSpec(NamedClass):
     _in_python: ClassVar[str] = "optimizer=OptimizerSpec.parse({0!r})"
     module: ClassVar[str] = "torch.optim"
     base_name: ClassVar[str] = "Optimizer"
-    unusable: ClassVar[Mapping[str, str]] = {
-        "lbfgs": _CLOSURE,
-        "sparseadam": "it takes sparse gradients only",
-    }
     # Which kernels run is the runtime's business, nothing differentiates or records an update, and
     # a loss is not maximized.
     hidden: ClassVar[frozenset[str]] = frozenset(
@@ -90,7 +82,7 @@ class OptimizerSpec(NamedClass):
     )
 
     name: str = "sgd"
-    groups: tuple[ParameterGroup, ...] = ()
+    groups: tuple[ParameterGroup, ...] = Field(default=(), exclude_if=lambda groups: not groups)
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
@@ -100,14 +92,6 @@ class OptimizerSpec(NamedClass):
             for group in self.groups:
                 self.of_group(group).check()
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_no_groups(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write no groups where there are none."""
-        content: dict[str, Any] = handler(self)
-        if not self.groups:
-            content.pop("groups", None)
-        return content
 
     @classmethod
     def parse(
@@ -182,19 +166,13 @@ class OptimizerSpec(NamedClass):
 
         return {**super().known(), "muon": MuonWithAdamW}
 
-    def why_unusable(self, kind: type) -> str | None:
-        """Return why no stage of a pipeline can be updated by an optimizer, None if one can."""
-        closure = signature(kind.step).parameters.get("closure")  # type: ignore[attr-defined]
-        needed = closure is not None and closure.default is Parameter.empty
-        return _CLOSURE if needed else super().why_unusable(kind)
-
     def _try(self) -> None:
         import torch
 
         kind: Any = self.find()
-        weight = torch.zeros(1, requires_grad=True)
-        weight.grad = torch.zeros(1)
-        # Some options are wrong only in a step, such as three betas.
+        weight = torch.zeros(1, 1, requires_grad=True)
+        weight.grad = torch.zeros(1, 1)
+        # Some are wrong only in a step: three betas, a class that needs a closure.
         kind([weight], **self.complete).step()
 
     @property

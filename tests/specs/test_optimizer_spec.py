@@ -20,8 +20,8 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup, divided, s
     ("name", "options", "message"),
     [
         ("lion", {}, "optimizer 'lion' is unknown; there are adadelta, adafactor"),
-        ("lbfgs", {}, "lbfgs cannot be used: a step of it evaluates the model several"),
-        ("sparseadam", {}, "it takes sparse gradients only"),
+        ("lbfgs", {}, "lbfgs .*missing 1 required positional argument: 'closure'"),
+        ("sparseadam", {}, "SparseAdam does not support dense gradients"),
         ("adam", {"beta1": 0.9}, "unexpected keyword argument 'beta1'; it has lr=0.0005, betas="),
         ("adam", {"fused": True}, "optimizer adam has no option fused here"),
         ("adam", {"betas": 0.9}, "have the options .betas=0.9.: 'float' object is not subscript"),
@@ -30,13 +30,12 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup, divided, s
         ("asgd", {"lambd": "a"}, "have the options .lambd=a.: can't multiply"),
         ("adam", {"betas": [0.9, "x"]}, "'options.betas': is 'x'; expected a number"),
         ("adam", {"betas": [0.9, 1.5]}, "1.5]\\): Invalid beta parameter at index 1: 1.5"),
-        ("sgd", {"lr": -1.0}, "lr=-1\\): Invalid learning rate: -1.0"),
+        ("sgd", {"lr": -1.0}, "lr=-1.0\\): Invalid learning rate: -1.0"),
         ("sgd", {"nesterov": True, "momentum": 0}, "Nesterov momentum requires a momentum"),
         ("math:sin", {}, "optimizer 'math:sin' is not a subclass of torch.optim"),
-        ("muon", {"lr": 0, "adamw_lr": 0.1}, "adamw_lr is relative to lr, which is 0"),
-        ("muon", {"adamw_lr": -1}, "Invalid learning rate: -1"),
-        ("muon", {"ns_steps": 100}, "ns_steps is 100; expected a whole number from 1 to 99"),
-        ("muon", {"ns_steps": 2.5}, "ns_steps is 2.5; expected a whole number"),
+        ("muon", {"lr": -1}, "lr=-1.: Learning rate should be >= 0"),
+        ("muon", {"ns_steps": 100}, "ns_steps=100.: Number of steps must be less than 100"),
+        ("muon", {"ns_steps": 2.5}, "ns_steps=2.5.: 'float' object cannot be interpreted"),
         ("muon", {"adjust_lr_fn": "none"}, "none is not supported"),
         ("muon", {"fused": True}, "has no option fused"),
     ],
@@ -49,8 +48,8 @@ def test_optimizers(name: str, options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("cosine", {}, "schedule 'cosine' is unknown; there are constantlr, cosineannealinglr"),
-        ("LambdaLR", {}, "lambdalr cannot be used: it needs a function"),
+        ("cosine", {}, "schedule 'cosine' is unknown; there are chainedscheduler, constantlr"),
+        ("LambdaLR", {}, "lambdalr .*missing 1 required positional argument: 'lr_lambda'"),
         ("steplr", {}, "steplr .* missing 1 required .* 'step_size'; it has step_size, gamma=0.1"),
         ("steplr", {"step_size": 0}, "options .step_size=0.: integer modulo by zero"),
         ("multistep", {"milestones": 2}, ".milestones=2.: 'int' object is not iterable"),
@@ -63,7 +62,7 @@ def test_schedules(name: str, options: dict[str, Any], message: str) -> None:
         LearningRateSchedule.parse(name, **options)
 
 
-USABLE = sorted(OptimizerSpec.known().keys() - {"muon", *OptimizerSpec.unusable})
+USABLE = sorted(OptimizerSpec.known().keys() - {"muon", "lbfgs", "sparseadam"})
 
 
 @pytest.mark.parametrize("name", USABLE)
@@ -197,18 +196,18 @@ def _weights(shapes: list[tuple[int, ...]]) -> list[Tensor]:
 @pytest.mark.parametrize("kinds", SHAPES)
 def test_is_torchs_muon_and_torchs_adamw(kinds: str, fused: bool) -> None:
     options: dict[str, Any] = {"weight_decay": 0.1, "momentum": 0.8, "nesterov": False}
-    spec = OptimizerSpec.parse("muon", lr=0.02, adamw_lr=0.005, betas=(0.8, 0.9), **options)
+    spec = OptimizerSpec.parse("muon", lr=0.02, betas=(0.8, 0.9), **options)
     ours, theirs = _weights(SHAPES[kinds]), _weights(SHAPES[kinds])
     one = build_optimizer(spec, ours, fused=fused)
     matrices = [weight for weight in theirs if weight.dim() == 2]
     others = [weight for weight in theirs if weight.dim() != 2]
-    pair = []
+    pair: list[torch.optim.Optimizer] = []
     if matrices:
         muon = torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **options)
-        pair.append((muon, 1.0))
+        pair.append(muon)
     if others:
         adamw = AdamW(others, betas=(0.8, 0.9), weight_decay=0.1, fused=fused)
-        pair.append((adamw, 0.25))
+        pair.append(adamw)
     for step, rate in enumerate(RATES):
         generator = torch.Generator().manual_seed(step)
         for mine, other in zip(ours, theirs, strict=True):
@@ -218,8 +217,8 @@ def test_is_torchs_muon_and_torchs_adamw(kinds: str, fused: bool) -> None:
         ours[0].grad = theirs[0].grad = None if step == 1 else ours[0].grad
         one.param_groups[0]["lr"] = rate
         one.step()
-        for part, ratio in pair:
-            part.param_groups[0]["lr"] = rate * ratio
+        for part in pair:
+            part.param_groups[0]["lr"] = rate
             part.step()
     for mine, other, before in zip(ours, theirs, _weights(SHAPES[kinds]), strict=True):
         assert torch.equal(mine, other)

@@ -70,7 +70,7 @@ OPTIMIZERS = {
     "lion": OptimizerSpec.parse("tests.support.models.lion:Lion", lr=0.003),
 }
 # Its matrices; stages have the others as well, or some kinds only.
-OPTIMIZERS["muon"] = OptimizerSpec.parse("muon", lr=0.01, adamw_lr=0.004, eps=1e-4)
+OPTIMIZERS["muon"] = OptimizerSpec.parse("muon", lr=0.01, eps=1e-4)
 WITHOUT_SIGNS = [name for name in OPTIMIZERS if name not in {"lion", "muon"}]
 
 OPTIONS = [

@@ -16,14 +16,13 @@ from tests.support.mutations.chained import FLUSHED, of_chain, with_rule
 from tests.support.mutations.mutation import Comparison, Mutations
 from tests.support.training.plain_steps import Step, adamw, for_matrices, muon
 
-# A larger rate for vectors, so that whose it is shows.
-_SPEC = OptimizerSpec.parse("muon", lr=0.02, adamw_lr=0.05, eps=1e-3, weight_decay=0.1)
+_SPEC = OptimizerSpec.parse("muon", lr=0.02, eps=1e-3, weight_decay=0.1)
 _STASH = of_chain(Method(policy="stash", microbatches=2), _SPEC)
 _PREDICTED = of_chain(Method(policy="pipeoptim", microbatches=2), _SPEC)
 
 
 def _step() -> Step:
-    return for_matrices(lambda: muon(0.02, 0.1), adamw(0.05, 1e-3, 0.1))
+    return for_matrices(lambda: muon(0.02, 0.1), adamw(0.02, 1e-3, 0.1))
 
 
 COMPARISONS: dict[str, Comparison] = {
@@ -41,19 +40,15 @@ MUTATIONS = Mutations()
 _row = MUTATIONS.row
 _BUILT = MuonWithAdamW, "__init__"
 
-_row("AdamW at Muon's rate", _RULES, *_BUILT)(
-    lambda init: lambda self, *given, **more: init(self, *given, **{**more, "adamw_lr": None})
-)
-
 
 @_row("AdamW for matrices too", _RULES, *_BUILT)
 def _(init: Any) -> Any:
     def built(self: MuonWithAdamW, *given: Any, **more: Any) -> None:
         init(self, *given, **more)
-        (muon, ratio), others = self._parts
+        muon, others = self._parts
         adamw = AdamW(muon.param_groups[0]["params"], lr=more["lr"])
         adamw.state = self.state
-        self._parts = [(adamw, ratio), others]
+        self._parts = [adamw, others]
 
     return built
 

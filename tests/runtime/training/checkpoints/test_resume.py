@@ -56,7 +56,7 @@ OPTIMIZERS["groups"] = OptimizerSpec.parse(
     ],
     lr=0.01,
 )
-OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
+OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01})
 
 
 @pytest.fixture(scope="module")
