@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification")
 _LENGTH = 128
-_POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _HEAD = "take the class with a head for what is to be learned, such as AutoModelForCausalLM"
 
 
@@ -52,10 +50,10 @@ def from_huggingface(
             tensors by the names of the model's arguments, ``labels`` among them. Its size and its
             lengths are those of the training. By default random numbers of the sizes below.
         batch_size: samples of a minibatch, without ``batch``.
-        length: tokens of a sample, without ``batch``; by default 128, or as many as the model
-            has positions for if these are fewer.
+        length: tokens of a sample, without ``batch``; by default 128, or the positions of the
+            model's configuration if these are fewer.
         score: ``score(outputs, targets)`` of ``{"loss", "logits"}`` and ``{"labels"}`` gives one
-            number for each sample. By default whether a classifier is right; otherwise none.
+            number for each sample; by default there is none.
 
     Raises:
         InvalidModel: the model cannot be loaded or called this way, with the reason.
@@ -77,11 +75,7 @@ def from_huggingface(
         # The others depend on which expert gets how many tokens, or on an extension's operators.
         called.set_experts_implementation("batched_mm")
     module = _CalledWithTensors(model, {"use_cache": False} if "use_cache" in accepted else {})
-    labels = inputs["labels"]
-    classes = labels.dim() == 1 and not labels.is_floating_point()
-    if score is None and name.endswith(_CLASSIFIERS) and classes:
-        score = _is_right
-    targets = {"labels": labels} if score else None
+    targets = {"labels": inputs["labels"]} if score else None
     task = Task(module.train(), inputs, targets, None, score)
     _call_once(task, name)
     return task
@@ -95,15 +89,10 @@ def _inputs(given: Any, accepted: Container[str], name: str) -> dict[str, Tensor
             "of tensors by the names of the model's arguments"
         )
     if "labels" not in given:
-        way_out = (
-            "rename the column 'label' (dataset.rename_column('label', 'labels'))"
-            if "label" in given
-            else "for a language model they are the input_ids, with -100 where nothing is to be "
-            "learned (DataCollatorForLanguageModeling)"
-        )
         raise InvalidModel(
             f"model {name}: the example batch has {', '.join(map(repr, given))} and no 'labels', "
-            f"of which the model makes its loss; {way_out}"
+            "of which the model makes its loss; rename its column (dataset.rename_column('label', "
+            "'labels')), or let DataCollatorForLanguageModeling make them"
         )
     if "labels" not in accepted:
         raise InvalidModel(f"model {name} takes no labels, so it has no loss; {_HEAD}")
@@ -153,11 +142,6 @@ class _CalledWithTensors(nn.Module):
         return {"loss": found.loss, "logits": found.logits}
 
 
-def _is_right(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
-    """Return 1 for every sample that is classified correctly, else 0."""
-    return (outputs["logits"].argmax(-1) == targets["labels"]).float()
-
-
 def _call_once(task: Task, name: str) -> None:
     """Call a model on two samples: some note in their configuration the kind of labels they got."""
     if not all(value.dim() for value in task.inputs.values()):
@@ -169,8 +153,9 @@ def _call_once(task: Task, name: str) -> None:
             found: Batch = task.module.eval()(**few)
     except Exception as error:
         message = str(error).strip().partition("\n")[0]
+        shapes = ", ".join(f"{key} {tuple(value.shape)}" for key, value in few.items())
         raise InvalidModel(
-            f"model {name} cannot be called with {', '.join(few)}, or gives no loss and logits: "
+            f"model {name} cannot be called with {shapes}, or gives no loss and logits: "
             f"{type(error).__name__}: {message}"
         ) from error
     finally:
@@ -193,19 +178,20 @@ def _loaded(folder: Path) -> PreTrainedModel:
             f"{folder} has no config.json; expected a folder that save_pretrained has written "
             "(nothing is downloaded: transformers' snapshot_download does that)"
         )
-    name, pickled = "no class", False
+    name = "no class"
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
         name = (config.architectures or (name,))[0]
         kind: Any = getattr(transformers, name, None)
-        if kind is not None and any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        weights = [file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin")]
+        if kind is not None and weights:
+            # A pickle may run code, and is refused here.
             return kind.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
             )
-        pickled = kind is not None and any(folder.glob("*.bin"))
-        if kind is not None and not pickled:
+        if kind is not None:
             return kind(config)
     except Exception as error:
         message = " ".join(str(error).split())
@@ -213,11 +199,8 @@ def _loaded(folder: Path) -> PreTrainedModel:
             f"{folder} cannot be loaded by transformers: {type(error).__name__}: {message}"
         ) from error
     raise InvalidModel(
-        f"{folder} has weights as a pickle, which may run code; load them in Python, and "
-        "save_pretrained writes them as safetensors"
-        if pickled
-        else f"{folder}: config.json names {name} as architectures, which transformers does not "
-        "have; load the model in Python and give it to drlpp.from_huggingface"
+        f"{folder}: config.json names {name} as architectures, which transformers does not have; "
+        "load the model in Python and give it to drlpp.from_huggingface"
     )
 
 
@@ -235,24 +218,10 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -
             f"model {name} takes {model.main_input_name}, of which there is no random example; "
             "give one: drlpp.from_huggingface(model, batch)"
         )
-    tables = [
-        part
-        for place, part in model.named_modules()
-        if isinstance(part, nn.Embedding) and place.rpartition(".")[2] in _POSITION_TABLES
-    ]
-    positions = getattr(config, "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions < 1:
-        tables, positions = [], _LENGTH
-    # RoBERTa and its like count from behind the position of padding.
-    paddings = (one.padding_idx for one in tables if one.padding_idx is not None)
-    positions -= next(paddings, -1) + 1
-    # Where positions are computed, as in Llama, there may be more than the configuration says.
-    if tables and length is not None and length > positions:
-        raise InvalidModel(
-            f"model {name} has {positions} positions, but length is {length}; give at most that "
-            f"many: --model-option length={positions}, in Python length={positions}"
-        )
-    tokens = torch.randint(config.vocab_size, (batch_size, length or min(_LENGTH, positions)))
+    # XLNet, for instance, says -1.
+    most = getattr(config, "max_position_embeddings", None) or _LENGTH
+    length = length or (min(_LENGTH, most) if most > 0 else _LENGTH)
+    tokens = torch.randint(config.vocab_size, (batch_size, length))
     return {
         "input_ids": tokens,
         "attention_mask": torch.ones_like(tokens),

@@ -6,6 +6,7 @@ import ast
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,7 +17,7 @@ from drlpp.errors import InvalidModel, did_you_mean
 from drlpp.io.importing import ImportedByName
 from drlpp.models.huggingface import huggingface
 from drlpp.models.task import Option, Task, checked_task, uncompiled
-from drlpp.models.zoo import SMALL, ZOO, check_size
+from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.images import torchvision
 
 _LIBRARIES: dict[str, Callable[..., Task]] = {
@@ -114,15 +115,12 @@ class ModelReference(ImportedByName):
         What no name of a model is, such as that of a table of costs, becomes ``<text>``.
         """
         name, _, rest = text.partition("(")
-        options = {}
-        for part in filter(None, rest.removesuffix(")").split(", ")):
-            key, _, value = part.partition("=")
-            options[key] = _option(value)
-        found = cls(name=name, options=options)
-        is_named = ":" in name or name in ZOO or name in _LIBRARIES
-        if text.startswith("<") or not is_named or str(found) != text:
-            return cls(name=text if text.startswith("<") else f"<{text}>")
-        return found
+        parts = [part.partition("=") for part in rest.removesuffix(")").split(", ") if part]
+        with suppress(ValueError):
+            found = cls(name=name, options={key: _option(value) for key, _, value in parts})
+            if str(found) == text and (":" in name or name in ZOO or name in _LIBRARIES):
+                return found
+        return cls(name=text if text.startswith("<") else f"<{text}>")
 
     @property
     def naming_option(self) -> str:
@@ -149,8 +147,6 @@ class ModelReference(ImportedByName):
         factory = self._factory()
         with torch.random.fork_rng(devices=[]):
             try:
-                if self.name in ZOO:
-                    check_size(self.name, self.options)
                 torch.manual_seed(seed)
                 result = factory(**self.options)
             except InvalidModel:
@@ -185,13 +181,11 @@ class ModelReference(ImportedByName):
         return ZOO[self.name]
 
 
-def _option(text: str) -> Option:
+def _option(text: str) -> Any:
     """Return an option's value as its text in :class:`ModelReference` says it."""
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-    return value if isinstance(value, Option) else text
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
 
 
 Model = ModelReference | Task | Callable[..., Any] | str

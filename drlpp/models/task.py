@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ class OfOutputs:
 
     function: Callable[[Any], Tensor]
 
-    def __call__(self, outputs: Any, _: Batch) -> Tensor:
+    def __call__(self, outputs: Any, _: Batch = None) -> Tensor:
         """Return what the function gives for the outputs."""
         return self.function(outputs)
 
@@ -95,20 +95,11 @@ def checked_task(result: object, what: str) -> Task:
         raise InvalidModel(f"{what}: example inputs are {type(inputs).__name__}, expected tensors")
     inputs = with_plain_containers(inputs)
     inputs = tuple(inputs) if isinstance(inputs, list) else inputs
-    size = _batch_size(inputs, what)
     targets = with_plain_containers(task.targets)
+    _check_examples(inputs, targets, what)
     loss, score = task.loss, task.score
-    for kind, function in (("loss", loss), ("score", score)):
-        if isinstance(function, type):
-            raise InvalidModel(
-                f"{what}: its {kind} is the class {function.__name__}, expected a function; an "
-                f"instance is one: {function.__name__}()"
-            )
-    if targets is not None:
-        _check_targets(targets, size, what)
-    else:
-        loss = loss and _of_outputs(loss, "loss", what)
-        score = score and _of_outputs(score, "score", what)
+    if targets is None:
+        loss, score = loss and OfOutputs(loss), score and OfOutputs(score)
     _check_devices(task.module, (inputs, targets), what)
     return Task(uncompiled(task.module), inputs, targets, loss, score)
 
@@ -119,42 +110,28 @@ def uncompiled(module: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else module
 
 
-def _batch_size(inputs: Batch, what: str) -> int:
-    """Return the number of samples of example inputs, checked."""
-    named = dict(named_tensors("inputs", inputs))
-    for name, value in named.items():
-        if not isinstance(value, Tensor):
-            raise InvalidModel(
-                f"{what}: example inputs must be tensors, but {name} is {value!r}; what is the "
-                "same in every call, let the module's forward set"
-            )
-    if not named or not all(value.dim() and len(value) for value in named.values()):
+def _check_examples(inputs: Batch, targets: Batch | None, what: str) -> None:
+    """Check that examples are tensors with one batch size."""
+    sizes: dict[str, int] = {}
+    examples = {"inputs": inputs} if targets is None else {"inputs": inputs, "targets": targets}
+    for kind, batch in examples.items():
+        named = dict(named_tensors(kind, batch)) or {kind: batch}
+        for name, value in named.items():
+            if not isinstance(value, Tensor) or not value.dim() or not len(value):
+                shown = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
+                raise InvalidModel(
+                    f"{what}: example {kind} must be tensors with the batch as first dimension, "
+                    f"but {name} is {shown}; what is the same in every call, let the module set"
+                )
+            sizes[name] = len(value)
+    counts = Counter(sizes.values())
+    if len(counts) > 1:
+        odd = min(sizes, key=lambda name: counts[sizes[name]])
+        listed = ", ".join(f"{size} of {name}" for name, size in sizes.items())
         raise InvalidModel(
-            f"{what}: example inputs must be tensors with the batch as first dimension, of at "
-            "least one sample"
+            f"{what}: examples have batch sizes {listed}, not one; if all samples share {odd}, it "
+            "is no input: keep it in the module (register_buffer), or expand it to the batch"
         )
-    sizes = [len(value) for value in named.values()]
-    if len(set(sizes)) > 1:
-        shared = min(named, key=lambda name: sizes.count(len(named[name])))
-        raise InvalidModel(
-            f"{what}: example inputs have batch sizes {sizes}, not one; if all samples share "
-            f"{shared}, it is no input: keep it in the module (register_buffer), or expand it to "
-            "the batch"
-        )
-    return sizes[0]
-
-
-def _check_targets(targets: Batch, size: int, what: str) -> None:
-    named = dict(named_tensors("targets", targets))
-    for value in named.values():
-        if not isinstance(value, Tensor) or not value.dim() or len(value) != size:
-            shown = str(tuple(value.shape)) if isinstance(value, Tensor) else repr(value)
-            raise InvalidModel(
-                f"{what}: example targets are {shown}, expected a tensor with the batch size "
-                f"{size} as first dimension"
-            )
-    if not named:
-        raise InvalidModel(f"{what}: example targets are {targets!r}, without any tensor")
 
 
 def _check_devices(module: nn.Module, examples: Batch, what: str) -> None:
@@ -164,19 +141,3 @@ def _check_devices(module: nn.Module, examples: Batch, what: str) -> None:
                 f"{what}: its weights or examples are on {value.device}; leave them on the CPU "
                 "(module.cpu()), workers move their stages to devices of their own"
             )
-
-
-def _of_outputs(function: Callable[..., Tensor], kind: str, what: str) -> OfOutputs:
-    if isinstance(function, OfOutputs):
-        return function
-    try:
-        inspect.signature(function).bind(None)
-    except ValueError:
-        # One that does not say what it takes.
-        pass
-    except TypeError as error:
-        raise InvalidModel(
-            f"{what} has a {kind} but no targets, so it would be called with the outputs alone "
-            f"({error}); return example targets of one minibatch as well"
-        ) from None
-    return OfOutputs(function)

@@ -8,14 +8,9 @@ and ``dropout``, a probability.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import torch
-
-from drlpp.errors import InvalidModel
 from drlpp.models.task import Option, Task
 from drlpp.models.zoo import images, language, recurrent
 
@@ -63,32 +58,3 @@ SMALL: dict[str, _Options] = {
     | {"positions": 32},
 }
 """Options that make a minibatch take some tens of milliseconds on one core of a CPU."""
-
-_MOST = {"layers": 1000, "sequence_length": 10_000, "frames": 10_000, "words": 10_000}
-"""What a factory or its capture repeats takes time and memory, however small each part is."""
-
-
-def check_size(name: str, options: Mapping[str, Option]) -> None:
-    """Build the model without memory, and count what it would take, before any is allocated.
-
-    Where memory is only promised, as on most systems, a model that is too large would not fail but
-    make the machine stop other programs.
-
-    Raises:
-        InvalidModel: weights, buffers and examples are more than this machine's memory.
-        Exception: what the factory itself raises.
-    """
-    for option, most in _MOST.items():
-        value = options.get(option)
-        if isinstance(value, int | float) and value > most:
-            raise InvalidModel(f"model {name}: {option} is {value}; {most} is the most")
-    with torch.device("meta"):
-        task = ZOO[name](**options)
-    examples: list[Any] = [*task.inputs, task.targets]
-    needed = sum(t.nbytes for t in (*task.module.parameters(), *task.module.buffers(), *examples))
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > available:
-        raise InvalidModel(
-            f"model {name}: with these options its weights and one minibatch take "
-            f"{needed / 1e9:,.1f} GB, more than the {available / 1e9:,.1f} GB of this machine"
-        )

@@ -45,18 +45,6 @@ def scaled(channels: int, width: float) -> int:
     return max(1, round(channels * width))
 
 
-def check_input_size(model: str, input_size: int, smallest: int) -> None:
-    """Refuse images that the model's pooling would shrink to nothing.
-
-    Raises:
-        InvalidInput: naming the smallest size.
-    """
-    if input_size < smallest:
-        raise InvalidInput(
-            f"{model}: input_size is {input_size}, but its layers need at least {smallest}"
-        )
-
-
 def draw_weights(
     model: nn.Module,
     convolutions: Callable[[Tensor], Any],
@@ -100,6 +88,9 @@ def _plain(
 
     The first linear layer follows from the input size instead of an average pooling. At 224 pixels,
     where both see the same positions, the models are torchvision's.
+
+    Raises:
+        InvalidInput: poolings would shrink the images to nothing.
     """
     features: list[nn.Module] = []
     channels, side = 3, input_size
@@ -113,6 +104,8 @@ def _plain(
             features += [nn.Conv2d(channels, wider, kernel, stride, padding), nn.ReLU(inplace=True)]
             channels = wider
         side = (side + 2 * padding - kernel) // stride + 1
+    if side < 1:
+        raise InvalidInput(f"input_size is {input_size}: too small for the model's poolings")
     hidden = scaled(4096, width)
     sizes = pairwise((channels * side * side, hidden, hidden, classes))
     *inner, last = (nn.Linear(*size) for size in sizes)
@@ -132,12 +125,7 @@ def _plain(
 def alexnet(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """Return AlexNet on random images of at least 63 pixels.
-
-    Raises:
-        InvalidInput: if the images are too small.
-    """
-    check_input_size("alexnet", input_size, smallest=63)
+    """Return AlexNet on random images of at least 63 pixels."""
     module = _plain(_ALEXNET, input_size, classes, width, dropout_first=True)
     # torch's default shrinks the signal from layer to layer, and nothing is learned for many
     # epochs.
@@ -148,12 +136,7 @@ def alexnet(
 def vgg16(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """Return VGG-16 on random images of at least 32 pixels.
-
-    Raises:
-        InvalidInput: if the images are too small.
-    """
-    check_input_size("vgg16", input_size, smallest=32)
+    """Return VGG-16 on random images of at least 32 pixels."""
     module = _plain(_VGG16, input_size, classes, width, dropout_first=False)
     draw_weights(module, _FAN_OUT, partial(nn.init.normal_, std=0.01), zero_biases=True)
     return classification_task(module, batch_size, input_size, classes)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.errors import InvalidInput
 from drlpp.models.task import Task
 
 
@@ -140,20 +139,7 @@ def gpt2(
     Args:
         positions: the longest sequence that the model can read.
         tied: project on the vocabulary with the weights of its embedding, as published.
-
-    Raises:
-        InvalidInput: if a sequence is longer than the model can read, or the heads cannot share the
-            hidden units equally.
     """
-    if sequence_length > positions:
-        raise InvalidInput(
-            f"gpt2: sequence_length is {sequence_length}, but the model has {positions} positions"
-        )
-    if hidden % heads:
-        raise InvalidInput(
-            f"{hidden} hidden units cannot be divided among {heads} heads; choose a number of "
-            "heads that divides them"
-        )
     module = _GPT2(vocabulary, hidden, layers, heads, positions, dropout, tied)
     tokens, following = random_sentences(batch_size, sequence_length, vocabulary)
     return Task(module, (tokens,), following, token_loss, token_accuracy)
