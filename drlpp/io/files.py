@@ -108,14 +108,16 @@ def remove_temporary_files(folder: Path) -> None:
                 path.unlink()
 
 
-def append(path: Path, record: BaseModel, *, exclude_none: bool = False) -> None:
-    """Append a record as a line of JSON, and wait until the disk has it.
+def append(path: Path, record: BaseModel | str, *, exclude_none: bool = False) -> None:
+    """Append a record, or its text, as a line of JSON, and wait until the disk has it.
 
     Raises:
         StorageFailure: it cannot be written; the lines before are kept.
     """
+    if not isinstance(record, str):
+        record = record.model_dump_json(exclude_none=exclude_none)
     with reporting_disk_errors(path), path.open("ab") as file:
-        file.write(record.model_dump_json(exclude_none=exclude_none).encode() + b"\n")
+        file.write(record.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 

@@ -10,7 +10,6 @@ import importlib
 import shlex
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -65,29 +64,33 @@ class ImportedByName(Record):
                 f"{self.what} {self.name!r} is named by a file alone, which imports nothing; name "
                 f"it again:{self.naming_option}, in Python {self._in_python.format(self.name)}"
             )
-        return _find(self.name, self.what, error_type)
+        return find(self.name, self.what, error_type)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same thing, whoever has named them."""
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
 
-def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[..., Any]:
+def find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[..., Any]:
+    """Import and return what a user has named ``package.module:name``.
+
+    Args:
+        path: the name.
+        what: the kind of thing, for error messages.
+        error_type: raised if it cannot be imported, or does not exist.
+    """
     module_name, _, attribute = path.partition(":")
-    if module_name.endswith(".py"):
-        file = Path(module_name).with_suffix("")
-        # From here, or from its own folder.
-        parts = (file.name,) if file.is_absolute() else file.parts
-        name = ".".join(part for part in parts if part != "..")
+    is_file = module_name.endswith(".py")
+    if is_file or not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        name = module_name.removesuffix(".py")
+        name = Path(name).name if name.startswith("/") else name.strip("./").replace("/", ".")
+        like = f", not a file; like {name}:{attribute or 'FUNCTION'}" if is_file else ""
         raise error_type(
-            f"{what} {path!r}: expected 'package.module:name', as Python imports it, not a file; "
-            f"like {name}:{attribute or 'FUNCTION'}"
+            f"{what} {path!r}: expected 'package.module:name', as Python imports it{like}"
         )
-    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
-        raise error_type(f"{what} {path!r}: expected 'package.module:name', as Python imports it")
-    if not _is_installed(module_name) and (folder := str(Path.cwd())) not in sys.path:
-        # The user's own file in the current folder. That folder comes last, and only for a package
-        # that is nowhere else: a `numpy.py` that lies there takes nobody's place.
+    if (folder := str(Path.cwd())) not in sys.path:
+        # The user's own file in the current folder, which comes last: a `numpy.py` that lies there
+        # takes nobody's place.
         sys.path.append(folder)
     try:
         module = importlib.import_module(module_name)
@@ -107,12 +110,3 @@ def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[...,
         place = getattr(module, "__file__", None) or module_name
         raise error_type(f"{what} {path!r}: {place} has no function {attribute!r}{hint}")
     return factory
-
-
-def _is_installed(module: str) -> bool:
-    package = module.partition(".")[0]
-    try:
-        return find_spec(package) is not None
-    except ValueError:
-        # Of a module without a spec, such as __main__.
-        return package in sys.modules

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.text import Text
@@ -76,7 +77,7 @@ class TimeLeft:
         self._begin: tuple[float, float] | None = None
 
     def text(self, done: float, total: float) -> str:
-        """Return a time like ``2:05`` when this much is done, ``–`` if nothing is known yet."""
+        """Return a time like ``0:02:05`` when this much is done, ``–`` if nothing is known yet."""
         now = self._clock()
         if self._begin is None:
             self._begin = now, done
@@ -87,8 +88,5 @@ class TimeLeft:
 
 
 def clock_text(seconds: float) -> str:
-    """Return a time as ``2:05``, or as ``1:02:05``."""
-    minutes, seconds_left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    before = f"{hours}:{minutes:02}" if hours else f"{minutes}"
-    return f"{before}:{seconds_left:02}"
+    """Return a time as ``0:02:05``."""
+    return str(timedelta(seconds=round(seconds)))

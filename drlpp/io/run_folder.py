@@ -182,21 +182,9 @@ def _is_locked(descriptor: int, folder: Path) -> bool:
 
 
 def _check_usable(folder: Path) -> None:
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        raise InvalidInput(
-            f"the folder {str(folder)!r} has a name that is no UTF-8, which TensorBoard's files "
-            "need; give another folder with --out"
-        ) from None
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
     files = list(folder.iterdir()) if folder.exists() else []
-    if links := [path for path in files if path.is_symlink()]:
-        raise InvalidInput(
-            f"{links[0]} is a symbolic link, and a run writes to nothing outside of its folder; "
-            "remove it, or put what it leads to in its place"
-        )
     foreign = any(file.name != LOCK_NAME and not is_temporary(file) for file in files)
     if foreign and not (folder / RECORD_NAME).exists():
         raise InvalidInput(

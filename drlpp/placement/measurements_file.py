@@ -7,14 +7,22 @@ line that a kill may leave behind is dropped when the file is opened again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar
 
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.io.documents import Record, first_problem, parse_mapping
+from drlpp.io.documents import (
+    Document,
+    Record,
+    content_of,
+    document_of,
+    first_problem,
+    parse_mapping,
+)
 from drlpp.io.files import append, cut_off, read_lines
 from drlpp.io.quantities import Count
 from drlpp.placement.candidate import Candidate
@@ -22,20 +30,19 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 
-FORMAT_VERSION = 3
-
 _PASSING = {WorkerLost.kind, TrialTimeout.kind}
 
 
-class Header(Record):
+class Header(Document):
     """The first line: what is measured and how.
 
     ``minibatches`` is all runs of a placement together, ``repetitions`` how many runs these are.
     ``method`` is that of all entries without one of their own.
     """
 
-    kind: Literal["measurements"] = "measurements"
-    version: Count = FORMAT_VERSION
+    kind: ClassVar[str] = "measurements"
+    current_version: ClassVar[int] = 3
+
     model: str
     graph_fingerprint: str
     accelerators: Count
@@ -71,16 +78,28 @@ def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[En
         InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
     """
     lines, rest = read_lines(path)
-    header = expected
-    if lines:
-        header = _checked_header(path, lines[0], expected)
-    elif not expected.model_dump_json(exclude_none=True).encode().startswith(rest):
-        # Nor what a kill left of a header: nothing of ours.
-        raise _not_ours(path)
-    cut_off(path, rest)
-    if not lines:
+    begin = json.dumps(content_of(expected), separators=(",", ":"))
+    if not lines and begin.encode().startswith(rest):
+        # A kill may have left a part of it.
+        cut_off(path, rest)
         path.parent.mkdir(parents=True, exist_ok=True)
-        append(path, expected, exclude_none=True)
+        append(path, begin)
+        return expected, iter(())
+    header = _read_header(path, lines)
+    if header.graph_fingerprint != expected.graph_fingerprint:
+        raise InvalidFile(
+            f"{path}: holds measurements of {header.model} (fingerprint "
+            f"{header.graph_fingerprint}), but the graph is {expected.model} "
+            f"({expected.graph_fingerprint}); name another file"
+        )
+    for field in ("accelerators", "minibatches", "repetitions"):
+        before, now = getattr(header, field), getattr(expected, field)
+        if before != now:
+            raise InvalidFile(
+                f"{path}: was measured with {before} {field}, but this run has {now}; "
+                f"use {before}, or name another file"
+            )
+    cut_off(path, rest)
     return header, _entries(path, lines[1:])
 
 
@@ -93,25 +112,19 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
     if not path.exists():
         raise InvalidFile(f"{path}: no such file")
     lines, _ = read_lines(path)
-    return _read_header(path, lines[0] if lines else ""), _entries(path, lines[1:])
+    return _read_header(path, lines), _entries(path, lines[1:])
 
 
 def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Yield those that a run which resumes with the file need not measure again.
 
     A lost worker, and a silence, may have had nothing to do with the placement: the machine may
-    have been short of memory, or frozen, or the time limit too short. So a placement may fail in
-    such a way once. (A session measures a placement that loses a worker twice by itself, which is
-    another kind of failure, ``LOST_TWICE``.)
+    have been short of memory, or frozen, or the time limit too short. (A session measures a
+    placement that loses a worker twice by itself, which is another kind of failure,
+    ``LOST_TWICE``.)
     """
-    forgiven: set[tuple[Placement, Method | None]] = set()
     for entry in entries:
-        outcome = entry.outcome
-        passing = isinstance(outcome, FailedMeasurement) and outcome.failure in _PASSING
-        ran = entry.placement, entry.method
-        if passing and ran not in forgiven:
-            forgiven.add(ran)
-        else:
+        if getattr(entry.outcome, "failure", None) not in _PASSING:
             yield entry
 
 
@@ -127,44 +140,6 @@ def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
             ) from None
 
 
-def _read_header(path: Path, line: str) -> Header:
+def _read_header(path: Path, lines: Sequence[str]) -> Header:
     where = f"{path}: line 1"
-    if f'"{Header.model_fields["kind"].default}"' not in line:
-        raise _not_ours(path)
-    try:
-        found = Header.model_validate(parse_mapping(line, where))
-    except ValidationError as error:
-        raise InvalidFile(
-            f"{where} does not say what was measured ({first_problem(error)}); restore the file "
-            "or name another one"
-        ) from None
-    if found.version > FORMAT_VERSION:
-        raise InvalidFile(
-            f"{path}: written by a newer drlpp (format version {found.version}; this one reads "
-            f"{FORMAT_VERSION}); upgrade drlpp to read it"
-        )
-    return found
-
-
-def _not_ours(path: Path) -> InvalidFile:
-    return InvalidFile(
-        f"{path}: line 1 does not say that this is a file of measurements; name another file, or "
-        "one that does not exist yet"
-    )
-
-
-def _checked_header(path: Path, line: str, expected: Header) -> Header:
-    found = _read_header(path, line)
-    if found.graph_fingerprint != expected.graph_fingerprint:
-        raise InvalidFile(
-            f"{path}: holds measurements of {found.model} (fingerprint {found.graph_fingerprint}), "
-            f"but the graph is {expected.model} ({expected.graph_fingerprint}); name another file"
-        )
-    for field in ("accelerators", "minibatches", "repetitions"):
-        before, now = getattr(found, field), getattr(expected, field)
-        if before != now:
-            raise InvalidFile(
-                f"{path}: was measured with {before} {field}, but this run has {now}; "
-                f"use {before}, or name another file"
-            )
-    return found
+    return document_of(parse_mapping(lines[0] if lines else "", where), where, Header)

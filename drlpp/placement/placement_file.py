@@ -138,19 +138,13 @@ class PlacementFile(Document):
                 does not have, or its stages cannot run on its cluster.
         """
         made_for = self._made_for or self.model
-        if self.graph_fingerprint != graph.fingerprint and str(made_for) == graph.model:
-            raise InvalidPlacement(
-                f"field 'graph_fingerprint' is {self.graph_fingerprint}, but {made_for} is "
-                f"captured to {graph.fingerprint}: this is the placement of another model, or the "
-                f"model's code has changed, or torch has (made with torch {self.versions.torch}, "
-                f"this is {torch.__version__}); learn a new placement"
-            )
         if self.graph_fingerprint != graph.fingerprint:
             raise InvalidPlacement(
-                f"the placement is for {made_for} (fingerprint {self.graph_fingerprint}), but "
-                f"this model is {graph.model} ({graph.fingerprint}); name the model that it was "
-                f"made for{made_for.naming_option and ':'}{made_for.naming_option}, or plan this "
-                "one anew"
+                f"the placement is for {made_for} (fingerprint {self.graph_fingerprint}, torch "
+                f"{self.versions.torch}), but this model is {graph.model} ({graph.fingerprint}, "
+                f"torch {torch.__version__}); name the model that it was made for"
+                f"{made_for.naming_option and ':'}{made_for.naming_option}, or, if its code or "
+                "torch has changed, plan it anew"
             )
         number_of = {operator.name: operator.id for operator in graph.operators}
         placement = Placement(
@@ -165,11 +159,6 @@ class PlacementFile(Document):
             )
         )
         placement.validate_for(graph, self.cluster.accelerators)
-        if placement.configuration != self.configuration:
-            raise InvalidPlacement(
-                f"field 'configuration' is {self.configuration}, but the stages are "
-                f"{placement.configuration}; correct the one that is wrong"
-            )
         return placement
 
     def plan(self, graph: OpGraph, method: Method | None = None) -> ExecutionPlan:

@@ -73,10 +73,8 @@ class Plan:
         """Say what it is, and what training without a pipeline would take."""
         lines = [f"{self.configuration} with {self.method}, found by {self.found_by}: {self.text}"]
         for one in self.ways:
-            seconds, unfit = (
-                seconds_text(one.seconds_per_minibatch),
-                "" if one.fits else ", too large",
-            )
+            seconds = seconds_text(one.seconds_per_minibatch)
+            unfit = "" if one.fits else ", too large"
             lines.append(f"{one.name} on {len(one.accelerators)}: {seconds}{unfit}")
         return "\n".join(lines)
 

@@ -43,7 +43,7 @@ def test_parameters_in_groups(train: Train, path: Path) -> None:
     epochs = re.split(r"\nepoch +\d", ended.out)
     assert "\nbetween the forward and" in epochs[0]
     assert len(epochs) == 2
-    assert re.match(r"  loss .* minibatches/s  left 0:00\n", epochs[1])
+    assert re.match(r"  loss .* minibatches/s  left 0:00:00\n", epochs[1])
     resumed = ["--epochs", "2", "--resume"]
     assert train(*decay, *given[:2], *resumed).code == 2
     ended = train("--config", path.parent / "training" / "run.yaml", *resumed)

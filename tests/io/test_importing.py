@@ -133,7 +133,7 @@ def test_the_fingerprint_says_whether_it_is_the_same_model(write: Callable[..., 
         code, _, err = drlpp("train", path, *_DATA, *other)
         assert code == 2
         assert f"{path}: the placement is for first_trap:perceptron(layers=2) (fingerprint" in err
-        assert "was made for: --model first_trap:perceptron, or plan" in err
+        assert "was made for: --model first_trap:perceptron, or, if its code" in err
     # Another name for the same model will do, as its graph is the same.
     document = read_placement(path, model=ModelReference.named(_OWN, layers=2))
     document.resolve(capture(document.model).graph)
@@ -142,13 +142,12 @@ def test_the_fingerprint_says_whether_it_is_the_same_model(write: Callable[..., 
 
 
 def test_the_current_folder_takes_nobodys_place(tmp_path: Path) -> None:
-    """It is looked at last, and only for a package that is nowhere else."""
+    """It is looked at last."""
     for name in ("networkx", "sympy", "json"):
         (tmp_path / f"{name}.py").write_text("open('trapped', 'w')")
     code, _, err = drlpp("show", "networkx:path_graph")
     assert code == 2
     assert "raised TypeError" in err
-    assert str(tmp_path) not in sys.path
     assert not Path("trapped").exists()
     assert drlpp("show", "first_trap:perceptron")[0] == 0
     assert sys.path[-1] == str(tmp_path)

@@ -113,18 +113,6 @@ def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path
         run(tmp_path, "train", {"model": "alexnet", "rate": None}, resume=True)
 
 
-@pytest.mark.parametrize("name", ["measurements.jsonl", LOCK_NAME])
-def test_nothing_is_written_where_a_link_leads(tmp_path: Path, name: str) -> None:
-    """A folder from a stranger may hold links to files of the user, or to where some would be."""
-    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    run(folder, "train", SETTINGS, resume=False)
-    (folder / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(elsewhere)
-    with pytest.raises(InvalidInput, match=f"{name} is a symbolic link"):
-        run(folder, "train", SETTINGS, resume=True)
-    assert not elsewhere.exists()
-
-
 PROGRAM = """
 import os, sys
 from pathlib import Path

@@ -27,7 +27,12 @@ from drlpp.io.files import append
 from drlpp.io.run_folder import RunRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
-from drlpp.placement.measurements_file import Entry, Header, read_measurements
+from drlpp.placement.measurements_file import (
+    Entry,
+    Header,
+    open_measurements,
+    read_measurements,
+)
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
@@ -92,7 +97,7 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         header = Header(
             model="m", graph_fingerprint="f", accelerators=2, minibatches=30, method=Method()
         )
-        append(path, header)
+        open_measurements(path, header)
         append(
             path,
             Entry(placement=placement, outcome=FailedMeasurement(failure="lost", reason="why")),
