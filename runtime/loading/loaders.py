@@ -218,36 +218,14 @@ def begin_epoch(loader: DataLoader, number: int) -> None:
             tell(number)
 
 
-_WRAPPED = frozenset(
-    [
-        "dataset",
-        "datasets",
-        "sampler",
-        "batch_sampler",
-        "transform",
-        "target_transform",
-        "transforms",
-    ]
-)
-"""Attributes in which parts of torch's and torchvision's have others."""
-
-
 def generators_of(loader: DataLoader) -> list[torch.Generator]:
-    """Return, each once, the generators that a loader, its samplers and its data set have.
-
-    Those of what they wrap are among them, as in a ``Subset`` or a ``Compose``.
-    """
-    found: dict[int, torch.Generator] = {}
-    seen, waiting = set[int](), list[object]([loader])
-    for part in waiting:
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        for name, value in getattr(part, "__dict__", {}).items():
-            if isinstance(value, torch.Generator):
-                found.setdefault(id(value), value)
-            elif name in _WRAPPED:
-                waiting += value if isinstance(value, list | tuple) else [value]
+    """Return, each once, the generators that a loader, its samplers and its data set have."""
+    found = {
+        id(value): value
+        for part in (loader, *_parts_of(loader))
+        for value in getattr(part, "__dict__", {}).values()
+        if isinstance(value, torch.Generator)
+    }
     return list(found.values())
 
 

@@ -27,7 +27,7 @@ from drlpp.runtime.loading.loaders import (
     preserve_rng_state,
 )
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.specs.batches import chosen, joined, tensors_in
+from drlpp.specs.batches import chosen, tensors_in
 from drlpp.specs.data import Loaders, Samples
 
 
@@ -197,7 +197,7 @@ class LoadedData(TrainingData):
         self._note = cache(note)
         self._state = self._current_state()
         if (first := self._first(self._train, TRAINING)) != self.batch_size:
-            raise self._unlike(first)
+            raise self._unlike(first, TRAINING)
         samples, size = lengths_of(self._train)
         known = samples and samples // size
         if minibatches is None and known is None:
@@ -216,38 +216,25 @@ class LoadedData(TrainingData):
 
     def held_out(self) -> Generator[Samples]:
         assert self._held_out is not None
-        waiting: list[Samples] = []
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
-                waiting.append(self._unpack(batch, HELD_OUT))
-                if sum(map(len, waiting)) >= self.batch_size:
-                    together = joined(waiting)
-                    whole = len(together) // self.batch_size * self.batch_size
-                    for begin in range(0, whole, self.batch_size):
-                        yield chosen(together, slice(begin, begin + self.batch_size))
-                    waiting = [chosen(together, slice(whole, None))]
-        if waiting and len(rest := joined(waiting)):
-            for indices in evaluation_order(len(rest), self.batch_size):
-                yield chosen(rest, indices)
+                samples = self._unpack(batch, HELD_OUT)
+                for indices in evaluation_order(len(samples), self.batch_size):
+                    yield chosen(samples, indices)
 
     def state(self) -> LoaderState:
         return self._state
 
     def load_state(self, state: LoaderState) -> None:
         generators = generators_of(self._train)
-        if len(state.generators) != len(generators):
+        try:
+            for generator, known in zip(generators, state.generators, strict=True):
+                generator.set_state(known)
+        except (RuntimeError, TypeError, ValueError) as error:
             raise InvalidInput(
                 f"the checkpoint's loader had {len(state.generators)} generators of its own, this "
-                f"one has {len(generators)}; give the same kind of loader"
-            )
-        for generator, known in zip(generators, state.generators, strict=True):
-            try:
-                generator.set_state(known)
-            except (RuntimeError, TypeError) as error:
-                raise InvalidInput(
-                    "the checkpoint's state of the loader's generator does not fit: "
-                    f"{' '.join(str(error).split())}"
-                ) from None
+                f"one has {len(generators)} ({error}); give the same kind of loader"
+            ) from None
         self._state = state
 
     def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
@@ -288,7 +275,7 @@ class LoadedData(TrainingData):
         for batch in iterate(self._train, epoch_seed(self._seed, epoch), epoch):
             minibatch = self._unpack(batch)
             if len(minibatch) > self.batch_size:
-                raise self._unlike(len(minibatch))
+                raise self._unlike(len(minibatch), TRAINING)
             if len(minibatch) == self.batch_size:
                 yield minibatch
                 continue
@@ -298,9 +285,9 @@ class LoadedData(TrainingData):
                 f"minibatches of {self.batch_size}"
             )
 
-    def _unlike(self, samples: int) -> InvalidInput:
+    def _unlike(self, samples: int, loader: str) -> InvalidInput:
         return InvalidInput(
-            f"{TRAINING} gives a minibatch of {samples} samples, but the model is captured for "
+            f"{loader} gives a minibatch of {samples} samples, but the model is captured for "
             f"minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
         )
 
@@ -317,12 +304,13 @@ class LoadedData(TrainingData):
             return 0
         first = self._first(self._held_out, HELD_OUT)
         samples, size = lengths_of(self._held_out)
-        if samples is None or first != min(samples, size):
-            has = f"{samples} samples" if samples else "no length"
+        if samples is None:
             raise InvalidInput(
-                f"{HELD_OUT} has {has}, and its first minibatch {first}; expected a data set or a "
-                "sampler with a length, and a batch_size, of samples that are one each in a batch"
+                f"{HELD_OUT} does not say how many samples it has; give its data set or sampler a "
+                "length"
             )
+        if size != self.batch_size or first != min(samples, size):
+            raise self._unlike(first, HELD_OUT)
         return samples
 
     def _current_state(self) -> LoaderState:

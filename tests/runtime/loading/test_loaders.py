@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
-    ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
     Sampler,
     TensorDataset,
-    random_split,
 )
 
 from drlpp.capturing.capture import CapturedModel, capture
@@ -99,7 +97,7 @@ def test_what_makes_other_numbers_of_samples_is_trained_on_and_not_evaluated(
     trained, held_out = (DataLoader(part, size, collate_fn=collate) for part in (train, test))
     unpack = _half if unpacked else None
     document = placement_file(captured, 0, 1, method=STASH)
-    with pytest.raises(InvalidInput, match=r"held-out loader .* its first minibatch 8; expected"):
+    with pytest.raises(InvalidInput, match="held-out loader gives a minibatch of 8"):
         PipelineTrainer(document, out=tmp_path).fit(trained, held_out, epochs=1, unpack=unpack)
     PipelineTrainer(document, out=tmp_path).fit(trained, epochs=1, unpack=unpack)
 
@@ -151,12 +149,12 @@ SAMPLES = TensorDataset(torch.zeros(96, 16), LABELS)
         (_loader(torch.zeros(96, 16).double(), LABELS), "float64"),
         (
             _loader(torch.zeros(96, 16), LABELS, LABELS),
-            "inputs is a list, 2 of them; expected a tuple of 1",
+            "inputs is a list of 2; expected a tuple of 1",
         ),
         (_loader(torch.zeros(0, 16), LABELS[:0]), "the training loader gives no minibatch"),
         (
             DataLoader([{"x": 1.0}] * 96, 8),
-            "loader: inputs is a dict, one; expected a tuple of 1",
+            "loader: inputs is a dict; expected a tuple of 1",
         ),
         (DataLoader([("one", 1)] * 96, 8), r"inputs\[0\] is a tuple of str; expected a tensor"),
         (DataLoader([(torch.zeros(8, 16), torch.tensor(1))] * 9, None), "a single number"),
@@ -208,7 +206,7 @@ def test_held_out_samples_without_end_are_refused(captured: CapturedModel, tmp_p
     train, held_out = loaders_for(data_for(captured), 8)
     endless = DataLoader(held_out.dataset, 8, sampler=_Again())
     trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path)
-    with pytest.raises(InvalidInput, match="held-out loader has no length"):
+    with pytest.raises(InvalidInput, match="held-out loader does not say how many"):
         trainer.fit(train, endless, epochs=1)
 
 
@@ -319,8 +317,6 @@ def test_generators_are_found_once() -> None:
     loader = DataLoader(Numbers(), 4, shuffle=True, generator=torch.Generator())
     assert len(generators_of(loader)) == 2
     assert loader.generator in generators_of(loader)
-    split = DataLoader(random_split(ConcatDataset([Numbers(), Numbers()]), [0.5, 0.5])[0], 4)
-    assert len(generators_of(split)) == 2
 
 
 def test_waiting_for_a_minibatch_is_no_part_of_its_forward(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said() -> N
         (lambda one: one["extra"].pop("mask"), r"inputs\['extra'\] has no 'mask', only 'numbers'"),
         (
             lambda one: one["extra"].update(numbers=one["extra"]["mask"]),
-            r"inputs\['extra'\]\['numbers'\] is a Tensor, one; expected a tuple of 2",
+            r"inputs\['extra'\]\['numbers'\] is a Tensor; expected a tuple of 2",
         ),
         (lambda one: one.update(tokens=[3, 4]), "is a list of Tensor; expected a tensor"),
         (
