@@ -83,10 +83,12 @@ def learn_placement(
         agent: Searcher | BaseAlgorithm = hyperparameters.build(env, seed=seed)
     else:
         agent = hyperparameters.build(env)
-    if not isinstance(agent, Searcher) and env.declared.space and env.declared.space.vary:
+    weighed = env.declared.problem.objective != "seconds"
+    space = env.declared.space
+    if not isinstance(agent, Searcher) and (weighed or (space and space.vary)):
         raise InvalidInput(
-            "actions of an algorithm of stable-baselines3 are placements alone; leave out --vary, "
-            "or propose candidates (propose and tell)"
+            "actions of an algorithm of stable-baselines3 are placements alone, rewarded by their "
+            "seconds; leave out --vary and --objective, or propose candidates (propose and tell)"
         )
     interrupted = threading.Event()
     try:

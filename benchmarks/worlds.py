@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from pandas import DataFrame
 
@@ -49,7 +50,7 @@ _REAL_WEIGHTS = 1e9
 """Of the model there; only latencies depend on it."""
 
 _PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-2", "fsdp")
-_PLAN = "plan"
+_PLANS = _PLAN, _PLAN_TO_LOSS = "plan", "plan to a loss"
 _LONGEST_SECONDS = 4.0
 """What is predicted to take longer is measured in fewer minibatches, and if one does, once."""
 
@@ -82,6 +83,8 @@ class Way(Record):
         predicted: seconds, by formula or simulated.
         seconds: of each measurement; none if it failed.
         failure: why it did.
+        samples: that it takes to the same loss, for each of plain PyTorch's, by a table; not known
+            where it makes an update of several minibatches.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Way(Record):
     predicted: float
     seconds: tuple[float, ...] = ()
     failure: str = ""
+    samples: float | None = None
 
 
 class Raced(Row):
@@ -97,16 +101,13 @@ class Raced(Row):
     Attributes:
         weights_ratio: R_w, seconds of sending all weights for each of a minibatch on one
             accelerator.
-        ways: of training; the plan is the last.
-        samples: that the plan takes to the same loss, for each of plain PyTorch's; not known where
-            it makes an update of several minibatches.
+        ways: of training; plans are the last.
         took_seconds: of the case.
     """
 
     case: Case
     weights_ratio: float
     ways: tuple[Way, ...]
-    samples: float | None
     took_seconds: float
     machine: str
 
@@ -141,7 +142,7 @@ def scaled_links(world: Cluster, weight_bytes: float, seconds: float) -> Cluster
 
 
 class WorldsStudy(Study[Case, Raced]):
-    """Plain PyTorch, torch's data parallelism, flushed 1F1B and the plan, in turns."""
+    """Plain PyTorch, torch's data parallelism, flushed 1F1B and plans, in turns."""
 
     name = "worlds"
     question = "What is each way of training worth where links are slow?"
@@ -179,8 +180,11 @@ class WorldsStudy(Study[Case, Raced]):
 
         find = partial(plan, captured, profile=profile, cluster=cluster, optimizer=optimizer)
         flushed = choose_method(SYNC.name, {"schedule": FLUSHED_1F1B.name, "microbatches": 4})
-        best_flushed = find(method=flushed, vary=frozenset({Vary.MICROBATCHES}))
-        best = find()
+        planned = {
+            FLUSHED_1F1B.name: find(method=flushed, vary=frozenset({Vary.MICROBATCHES})),
+            _PLAN: find(),
+            _PLAN_TO_LOSS: find(objective="loss", vary=frozenset({Vary.DEPTH, Vary.MICROBATCHES})),
+        }
         every = range(len(_SPEEDS))
         usual = Method()
         contenders = [
@@ -197,26 +201,27 @@ class WorldsStudy(Study[Case, Raced]):
             ),
             *(
                 (Contender.of(one.candidate, title), one.seconds_per_minibatch)
-                for title, one in ((FLUSHED_1F1B.name, best_flushed), (_PLAN, best))
+                for title, one in planned.items()
             ),
         ]
         with session_of(links=links) as session:
             ways = _measured(case, session, contenders)
-            pipeline = session.plan(best.candidate).pipeline
         return Raced(
             case=case,
             weights_ratio=predicted.weights_ratio,
             ways=ways,
-            samples=None
-            if best.method.minibatches_together(pipeline) > 1
-            else samples_factor(pipeline, best.method),
             took_seconds=time.perf_counter() - begin,
             machine=this_machine(),
         )
 
     def table(self, rows: Sequence[Raced]) -> Mapping[str, DataFrame]:
-        """Return milliseconds of a minibatch, what the plan gains, and errors of predictions."""
-        return {"A minibatch, measured (predicted), ms": DataFrame(map(_line, rows))}
+        """Return milliseconds of a minibatch, what plans gain, and errors of predictions."""
+        return {
+            "A minibatch, measured (predicted), ms": DataFrame(map(_line, rows)),
+            "How many times as fast as the best other": DataFrame(
+                chain.from_iterable(map(_gains, rows))
+            ),
+        }
 
 
 def _predictions(profile: Profile, cluster: Cluster, optimizer: OptimizerSpec) -> WaysOfTraining:
@@ -228,7 +233,12 @@ def _measured(
     case: Case, session: ClusterSession, contenders: Sequence[tuple[Contender, float]]
 ) -> tuple[Way, ...]:
     ways = [
-        Way(name=one.found_by, configuration=one.beside(Method()), predicted=cost)
+        Way(
+            name=one.found_by,
+            configuration=one.beside(Method()),
+            predicted=cost,
+            samples=_samples(session, one),
+        )
         for one, cost in contenders
     ]
     for number in range(case.rounds):
@@ -247,22 +257,58 @@ def _measured(
     return tuple(ways)
 
 
+def _samples(session: ClusterSession, one: Contender) -> float | None:
+    if one.candidate is None:
+        return 1.0
+    pipeline = session.plan(one.candidate).pipeline
+    together = one.method.minibatches_together(pipeline) > 1
+    return None if together else samples_factor(pipeline, one.method)
+
+
 def _line(row: Raced) -> dict[str, str]:
-    measured = {way.name: statistics.median(way.seconds) for way in row.ways if way.seconds}
-    rivals = [way for way in row.ways if way.name in measured and way.name != _PLAN]
-    line = {"world": row.case.world, "model": row.case.model, "R_w": f"{row.weights_ratio:.2f}"}
+    measured = _medians(row)
+    line = _case(row)
     for way in row.ways:
         took = f"{1e3 * measured[way.name]:.0f}" if way.name in measured else "–"
         line[way.name] = f"{took} ({1e3 * way.predicted:.0f})"
-    errors = [abs(way.predicted / measured[way.name] - 1) for way in rivals]
-    line |= {"configuration": row.ways[-1].configuration, "plan over best": "–", "to a loss": "–"}
-    if rivals and _PLAN in measured:
-        gain = min(measured[way.name] for way in rivals) / measured[_PLAN]
-        line["plan over best"] = f"{gain:.2f}×"
-        if row.samples:
-            line["to a loss"] = f"{gain / row.samples:.2f}×"
-    line["rivals' error"] = f"{statistics.median(errors):.0%}" if errors else "–"
-    return line
+    errors = [
+        abs(way.predicted / measured[way.name] - 1)
+        for way in row.ways
+        if way.name in measured and way.name not in _PLANS
+    ]
+    return line | {"rivals' error": f"{statistics.median(errors):.0%}" if errors else "–"}
+
+
+def _gains(row: Raced) -> Iterator[dict[str, str]]:
+    measured = _medians(row)
+    to_loss = {
+        way.name: measured[way.name] * way.samples
+        for way in row.ways
+        if way.name in measured and way.samples
+    }
+    for way in row.ways:
+        if way.name in _PLANS:
+            yield _case(row) | {
+                "way": way.name,
+                "configuration": way.configuration,
+                "samples": f"{way.samples:.2f}" if way.samples else "–",
+                "a minibatch": _gain(measured, way.name),
+                "to the same loss": _gain(to_loss, way.name),
+            }
+
+
+def _case(row: Raced) -> dict[str, str]:
+    return {"world": row.case.world, "model": row.case.model, "R_w": f"{row.weights_ratio:.2f}"}
+
+
+def _medians(row: Raced) -> dict[str, float]:
+    return {way.name: statistics.median(way.seconds) for way in row.ways if way.seconds}
+
+
+def _gain(costs: Mapping[str, float], plan: str) -> str:
+    """Return how many times the plan's costs the least are of all that is no plan."""
+    others = [costs[name] for name in costs.keys() - set(_PLANS)]
+    return f"{min(others) / costs[plan]:.2f}×" if plan in costs and others else "–"
 
 
 STUDY = WorldsStudy()

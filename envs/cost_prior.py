@@ -33,19 +33,10 @@ class CostPrior:
     space: Space | None = None
 
     @classmethod
-    def of(
-        cls,
-        profile: Profile,
-        cluster: Cluster,
-        method: Method = DEFAULT_METHOD,
-        memory: MemoryModel | None = None,
-        space: Space | None = None,
-    ) -> Self:
-        """Declare a profile and a cluster; memory is that of SGD with momentum if left out."""
-        problem = PlanningProblem(
-            Workload.of(profile, method), cluster, memory=memory or MemoryModel(method)
-        )
-        return cls(problem, space)
+    def of(cls, profile: Profile, cluster: Cluster, method: Method = DEFAULT_METHOD) -> Self:
+        """Declare a profile and a cluster; memory is that of SGD with momentum."""
+        workload = Workload.of(profile, method)
+        return cls(PlanningProblem(workload, cluster, memory=MemoryModel(method)))
 
     def with_seed(self, seed: int) -> Self:
         """Return the same with a seed of planners that draw at random."""

@@ -145,12 +145,6 @@ class Plan:
         "or pipedream alone.",
         "NAME",
     )
-    objective: str = option(
-        "seconds",
-        "What the search minimises for a minibatch: seconds; dollars, by the prices in the "
-        "cluster file; or loss, seconds times the samples that late weights need.",
-        "NAME",
-    )
     search: SearchSettings
     method: MethodSettings
     optimizer: OptimizerSettings

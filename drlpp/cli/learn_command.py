@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from drlpp.cli.race_command import (
 )
 from drlpp.cli.settings import model_reference
 from drlpp.costs.contraction import ContractedGraph
-from drlpp.costs.memory import MemoryModel
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
@@ -40,7 +39,7 @@ from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.formatting import emulation_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import Space, Vary
+from drlpp.planners import PlanningProblem, Space, Vary, read_vary
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender
 from drlpp.racing.prospects import with_microbatches
@@ -49,7 +48,7 @@ from drlpp.racing.to_loss import Course, RaceData, export
 from drlpp.racing.training_race import RaceEnd
 from drlpp.report.tables import describe_comparison
 from drlpp.runtime import ClusterSession, load_or_measure_profile
-from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed, usual_staleness
+from drlpp.schedule.analysis.staleness import samples_factor, usual_staleness
 from drlpp.specs.cluster import Cluster
 
 
@@ -65,10 +64,15 @@ def learn(given: Learn) -> dict[str, Any]:
     method, spec = given.method.method(), given.optimizer.spec()
     # What cannot vary is said before anything is measured.
     search.space(method, given.method)
-    if search.varied(given.method) and isinstance(hyperparameters, Hyperparameters):
+    if (objective := search.objective) not in ("seconds", "loss"):
         raise InvalidInput(
-            f"agent {given.agent} chooses placements alone, as in the paper; leave out --vary, or "
-            "take the guided agent"
+            f"--objective {objective}: learning has seconds, or loss; drlpp plan all"
+        )
+    to_loss = objective == "loss"
+    if (search.varied(given.method) or to_loss) and isinstance(hyperparameters, Hyperparameters):
+        raise InvalidInput(
+            f"agent {given.agent} chooses placements alone, by their seconds, as in the paper; "
+            "leave out --vary and --objective, or take the guided agent"
         )
     reference = model_reference(given.model, given.model_option)
     folder = run.folder("runs", given.model)
@@ -90,6 +94,8 @@ def learn(given: Learn) -> dict[str, Any]:
         settings["cut_at"] = search.cut_at
     if search.vary is not None:
         settings["vary"] = search.vary
+    if to_loss:
+        settings["objective"] = objective
     with live_run("run", given, captured, folder, of_session, settings) as session:
         parameters = sum(parameter.numel() for parameter in captured.module.parameters())
         console.print(
@@ -141,6 +147,7 @@ class LearningJob:
         with shown(console, "profiling operators and links"):
             self.profile, self.cluster = load_or_measure_profile(self.session, self.out)
         self._choose_microbatches()
+        self.memory.per_second = cache(self._declared.problem.per_second)
         try:
             comparison = self._compare() if self._learn() else None
         except HostLost:
@@ -176,7 +183,8 @@ class LearningJob:
         space = self.given.search.space(
             self.session.method, self.given.method, self.profile.batch_size
         )
-        if self.given.search.vary is None:
+        search = self.given.search
+        if (search.vary, search.objective) == (None, "seconds"):
             # Depths are no faster way to the same weights: they are later ones. Nothing is staler
             # by itself than the method is with a stage on every accelerator.
             usual = usual_staleness(self.session.method, self.session.accelerators)
@@ -187,18 +195,19 @@ class LearningJob:
     def _declared(self) -> CostPrior:
         method = self.session.method
         known = self.contracted.profile(self.profile) if self.contracted else self.profile
-        memory = MemoryModel.of(method, self.session.optimizer)
         # The paper's agent places only.
         chosen = None if isinstance(self.hyperparameters, Hyperparameters) else self._space
-        prior = CostPrior.of(known, self.cluster, method, memory, chosen)
-        return prior.with_seed(self.session.seed)
+        problem = PlanningProblem.profiled(known, self.cluster, method, self.session.optimizer)
+        objective, seed = self.given.search.objective, self.session.seed
+        return CostPrior(replace(problem, seed=seed, objective=objective), chosen)
 
     def _grounds(self, space: Space) -> Grounds:
-        return Grounds(self.session, self.profile, self.cluster, space)
+        objective = self.given.search.objective
+        return Grounds(self.session, self.profile, self.cluster, space, objective)
 
     def _choose_microbatches(self) -> None:
         """Let the session's method have the microbatches that suit the model here."""
-        varied = self.given.search.varied(self.given.method) or ()
+        varied = read_vary(self.given.search.vary or "none")
         if "microbatches" in self.given.method.options or Vary.MICROBATCHES in varied:
             return
         if chosen := with_microbatches(self._grounds(Space(self.session.method))):
@@ -249,7 +258,7 @@ class LearningJob:
             with shown(console, "planning what a user has without an agent") as tell:
                 comparison = compare(
                     session,
-                    [*finalists, *layout_contenders(*given)],
+                    list(map(grounds.weighed, [*finalists, *layout_contenders(*given)])),
                     lambda: rivals(grounds, measuring.minibatches, tell),
                     cluster=self.cluster,
                     rounds=measuring.rounds,
@@ -331,8 +340,7 @@ def worth_racing(
     costs: dict[Candidate, float] = {}
     for candidate, seconds in measured:
         pipeline = PlacedStages(workload, candidate.placement).pipeline
-        late = mean_staleness(pipeline, candidate.method)
-        costs[candidate] = seconds * samples_needed(late, candidate.method.policy)
+        costs[candidate] = seconds * samples_factor(pipeline, candidate.method)
     best: dict[object, Candidate] = {}
     for candidate in sorted(costs, key=costs.__getitem__):
         placement, method = candidate.placement, candidate.method

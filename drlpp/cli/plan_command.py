@@ -71,7 +71,7 @@ def profile(given: arguments.Profile) -> dict[str, Any]:
 
 def plan(given: arguments.Plan) -> dict[str, Any]:
     """Run ``drlpp plan``."""
-    model, method, search, objective = given.model, given.method, given.search, given.objective
+    model, method, search = given.model, given.method, given.search
     chosen, updates = method.method(Method()), given.optimizer.spec()
     reference = None if model is None else model_reference(model, given.model_option)
     if reference is None and given.profile is None:
@@ -86,7 +86,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
             bandwidth=given.bandwidth,
             method=chosen,
             optimizer=updates,
-            objective=objective,
+            objective=search.objective,
             seed=given.seed,
         )
 
@@ -107,7 +107,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         fixed = method.options if search.vary is None else set(Vary)
         found = plan_or_way_out(planned, space, given.planner, costs.batch_size, fixed)
     cells = map_of_ways(found, planned, costs.batch_size)
-    if objective != "seconds":
+    if search.objective != "seconds":
         # Others are told by their seconds.
         found = replace(found, others=())
     ways = ways_of_training(problem, costs.batch_size)
@@ -125,7 +125,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     console.print(report.text())
     if contracted is not None:
         console.print(f"cut between {len(planned.workload)} {search.cut_at}")
-    if objective == "dollars":
+    if search.objective == "dollars":
         dollars = 1e6 * problem.per_second(whole.candidate) * found.seconds_per_minibatch
         console.print(f"a million minibatches cost {dollars:,.2f} dollars")
     record = report.record()
@@ -309,7 +309,7 @@ class PlanReport:
                 f"{own.candidate.configuration} with {own.candidate.method}: predicted "
                 f"{seconds / own.seconds:.2f}× faster to the same loss than this plan, and "
                 f"{other.seconds_per_minibatch / own.seconds:.2f}× than {other.name} "
-                "(--objective loss, --vary depth,microbatches)"
+                "(--objective loss)"
             )
             return
         faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0

@@ -371,8 +371,14 @@ class SearchSettings:
     vary: str | None = option(
         None,
         "What the search may choose besides the placement, of depth, microbatches, recompute, "
-        "schedule; or none. Default: depth, where the schedule has one.",
+        "schedule; or none. Default: depth, if the schedule has one, and microbatches to a loss.",
         "LIST",
+    )
+    objective: str = option(
+        "seconds",
+        "What the search minimises for a minibatch: seconds; loss, seconds times the samples that "
+        "late weights need; or dollars (plan alone), by the prices in the cluster file.",
+        "NAME",
     )
     cut_at: CutAt = option(
         "operators",
@@ -382,12 +388,12 @@ class SearchSettings:
     compare: Compare = field(default_factory=list)
 
     def varied(self, method: MethodSettings) -> frozenset[Vary] | None:
-        """Return what may vary, None for the usual; a depth that is given does not."""
-        from drlpp.planners import read_vary
+        """Return what may vary, None for the usual; an option that is given does not."""
+        from drlpp.planners import read_vary, usually_varied
 
         if self.vary is not None:
             return read_vary(self.vary)
-        return frozenset() if "in_flight_per_link" in method.options else None
+        return usually_varied(method.method(Method()), method.options, self.objective)
 
     def space(self, chosen: Method, method: MethodSettings, batch_size: int | None = None) -> Space:
         """Return the space of candidates with a method, that of the settings or one made of it."""

@@ -12,13 +12,14 @@ from drlpp.planners.planning import (
     starts_of,
 )
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search import Limits, Space, Vary, read_vary
+from drlpp.planners.search import Limits, Space, Vary, read_vary, usually_varied
 
 __all__ = [
     "PlanningProblem",
     "Space",
     "Vary",
     "read_vary",
+    "usually_varied",
     "Limits",
     "best_plan",
     "baseline_plans",

@@ -21,7 +21,7 @@ from drlpp.placement.plan import Plan
 from drlpp.planners.map import ways_of_training
 from drlpp.planners.planning import SEARCH, best_plan, fitting
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search import Space, Vary
+from drlpp.planners.search import Space, Vary, usually_varied
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster, read_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -87,7 +87,7 @@ def plan(
             prices of the cluster's hosts: fewer accelerators may be cheaper; or ``loss``, seconds
             times the samples that late weights need.
         vary: what the search may choose with the placement; by default the in-flight depth, where
-            the schedule has one and ``method`` does not set it.
+            the schedule has one, and to a ``loss`` microbatches, if ``method`` does not set them.
         most_staleness: the largest s of a stage that is allowed; None for any.
         replicate: whether a stage may have several workers.
         seed: of the search.
@@ -112,8 +112,8 @@ def plan(
         seed=seed,
     )
     fixed = method.model_fields_set if vary is None else set(Vary)
-    if vary is None and "in_flight_per_link" in method.model_fields_set:
-        vary = frozenset()
+    if vary is None:
+        vary = usually_varied(method, method.model_fields_set, objective)
     space = Space(method, vary, most_staleness, costs.batch_size)
     found = plan_or_way_out(problem, space, planner, costs.batch_size, fixed)
     return replace(

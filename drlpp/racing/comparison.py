@@ -45,9 +45,14 @@ class Comparison(Document):
     @property
     def verdict(self) -> Verdict | None:
         """The verdict of the race; None if nothing could be measured."""
-        # What updates otherwise is not judged by seconds.
-        costs = [() if one.averages_weights else one.seconds for one in self.contenders]
-        return judge(self.contenders, costs, usual_method(self.contenders))
+        costs, usual = [one.costs for one in self.contenders], usual_method(self.contenders)
+        done = "reaches a loss" if self.weighs_samples else "trains a minibatch"
+        return judge(self.contenders, costs, usual, done)
+
+    @property
+    def weighs_samples(self) -> bool:
+        """Whether seconds count times the samples that late weights need."""
+        return any(one.samples != 1.0 for one in self.contenders)
 
 
 def compare(
@@ -93,7 +98,7 @@ def compare(
     # In the race only its measurements of the race count.
     everyone = [*contenders, *(rival.unmeasured for rival in rivals)]
     alike = without_equals(compiled_as_plain(everyone, _hopeless(rivals)), cluster)
-    group = sorted(alike, key=lambda one: one.averages_weights)
+    group = sorted(alike, key=lambda one: not one.is_judged)
     if [one.key for one in group] == [one.key for one in known.contenders]:
         for number, one in enumerate(known.contenders):
             measured = {"measurements": one.measurements, "failure": one.failure}
@@ -110,13 +115,13 @@ def compare(
             outcome = measure(session, group[index], minibatches * (LONG if long else 1))
             group[index] = group[index].with_outcome(outcome)
             keep()
-        return cost_of(outcome)
+        return cost_of(outcome, group[index].samples or 1.0)
 
     def on_round(done: int, running: int) -> None:
         on_progress(f"racing: round {done} of at most {rounds}, {running} candidates left")
 
     keep()
-    judged = sum(not one.averages_weights for one in group)
+    judged = sum(one.is_judged for one in group)
     race(judged, run, rounds, on_round)
     for number in range(judged, len(group)):
         on_progress(f"measuring {group[number].found_by}, which is not in the race")

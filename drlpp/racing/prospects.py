@@ -25,7 +25,7 @@ from drlpp.racing.rivals import (
     without_equals,
 )
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
+from drlpp.schedule.analysis.staleness import mean_staleness, samples_factor
 from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
@@ -54,8 +54,7 @@ def expected_seconds(grounds: Grounds, one: Contender) -> float:
     except InvalidInput:
         return math.inf
     too_large, seconds = grounds.seconds(candidate)
-    late = mean_staleness(plan.pipeline, plan.method)
-    return math.inf if too_large else seconds * samples_needed(late, plan.method.policy)
+    return math.inf if too_large else seconds * samples_factor(plan.pipeline, plan.method)
 
 
 def usual_candidates(grounds: Grounds) -> list[Contender]:

@@ -7,9 +7,10 @@ synchronous but those of planners.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from drlpp.costs.profile import Profile
@@ -61,12 +62,14 @@ class Grounds:
         session: the workers, with the method and the optimizer.
         profile, cluster: that planners plan with, and the simulator ranks by.
         space: whether the depth may be chosen, and how stale a stage may be.
+        objective: what a plan minimises, and whether a race weighs samples.
     """
 
     session: ClusterSession
     profile: Profile
     cluster: Cluster
     space: Space
+    objective: str = "seconds"
 
     @property
     def method(self) -> Method:
@@ -85,8 +88,16 @@ class Grounds:
 
     def problem(self, method: Method, cluster: Cluster | None = None) -> PlanningProblem:
         """Return what planners are asked; of a part of the cluster, if one is given."""
-        on = cluster or self.cluster
-        return PlanningProblem.profiled(self.profile, on, method, self.session.optimizer)
+        on, optimizer = cluster or self.cluster, self.session.optimizer
+        found = PlanningProblem.profiled(self.profile, on, method, optimizer)
+        return replace(found, objective=self.objective)
+
+    def weighed(self, one: Contender) -> Contender:
+        """Return a contender with the samples that its seconds count times."""
+        if one.candidate is None or self.objective == "seconds":
+            return one
+        samples = self.problem(one.method).per_second(one.candidate)
+        return one.model_copy(update={"samples": samples if math.isfinite(samples) else None})
 
     def placed(
         self, planner: str, method: Method, numbers: Iterable[int] | None = None
@@ -227,7 +238,8 @@ def candidates_of(kind: str, grounds: Grounds) -> list[Contender]:
     placed = [one for one in found if isinstance(one, Candidate)]
     if len(placed) > MOST_CANDIDATES:
         found = list(sorted(placed, key=grounds.seconds)[:MOST_CANDIDATES])
-    return [one if isinstance(one, Contender) else Contender.of(one, kind) for one in found]
+    contenders = (one if isinstance(one, Contender) else Contender.of(one, kind) for one in found)
+    return list(map(grounds.weighed, contenders))
 
 
 def measure(session: ClusterSession, one: Contender, minibatches: int) -> Outcome:
@@ -269,7 +281,7 @@ def best_measured(
         tell(f"choosing the best {kind} of {len(found)}: {one.beside(grounds.method)}")
         outcome = measure(grounds.session, one, minibatches)
         found[number] = one.with_outcome(outcome)
-        return cost_of(outcome, one.handicap)
+        return cost_of(outcome, one.handicap * (one.samples or 1.0))
 
     return found[heat(len(found), run) or 0] if found else None
 

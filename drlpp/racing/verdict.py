@@ -1,10 +1,11 @@
 """What a race says: which entrant is faster, by how much, and how certain that is.
 
-Both races are judged alike, by costs that are paired by round: seconds per minibatch, or seconds to
-a loss. A difference is significant if it is 3% at least and its 95% confidence interval excludes 1.
-Of entrants without a significant difference the simplest is preferred
-(:attr:`~drlpp.racing.contenders.Contender.simplicity`). The first sentence is what a user gains
-over what there is today, plain PyTorch and data parallelism, torch's own as well.
+Both races are judged alike, by costs that are paired by round: seconds per minibatch, which the
+samples that late weights need may weigh, or seconds to a loss. A difference is significant if it is
+3% at least and its 95% confidence interval excludes 1. Of entrants without a significant difference
+the simplest is preferred (:attr:`~drlpp.racing.contenders.Contender.simplicity`). The first
+sentence is what a user gains over what there is today, plain PyTorch and data parallelism, torch's
+own as well.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from drlpp.racing.rivals import TODAY, is_rival
 from drlpp.schedule.method import Method
 
 _LEAST_GAIN = 0.03
+
+_WEIGHED = (
+    "to a loss: milliseconds × the samples that late weights need in a table (docs/results.md, a "
+    "small decoder), not trained here as by --data; updates of several minibatches are not judged"
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,8 @@ class Verdict:
         if len(self.equals) > 1:
             equals = "; ".join(map(self.told, self.equals))
             yield f"not shown to be slower than any other, the simplest first: {equals}"
+        if any(one.samples != 1.0 for one in self.contenders):
+            yield _WEIGHED
 
     def comparison(self, first: int, second: int) -> str:
         """Return which of two is better, by how much, and how certain that is."""

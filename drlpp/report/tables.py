@@ -18,7 +18,7 @@ from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners.map import Cell
 from drlpp.racing.comparison import Comparison
-from drlpp.racing.contenders import usual_method
+from drlpp.racing.contenders import Contender, usual_method
 from drlpp.racing.halving import replay
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
@@ -89,29 +89,37 @@ def comparison_table(comparison: Comparison) -> Table:
     contenders, usual = comparison.contenders, usual_method(comparison.contenders)
     rounds = max((len(one.seconds) for one in contenders), default=0)
     title = f"time per minibatch, median and range of at most {rounds} rounds"
+    weighs = comparison.weighs_samples
+    if weighs:
+        title += "; samples to a loss, for each of plain PyTorch's; ratios to a loss"
     if comparison.speeds:
         title += f"\n{emulation_text(comparison.speeds)}"
     verdict = comparison.verdict
     best = None if verdict is None else verdict.best_rival
     references = (
-        () if best is None else contenders[best].seconds,
-        next((one.seconds for one in contenders if PLAIN in one.names), ()),
+        () if best is None else contenders[best].costs,
+        next((one.costs for one in contenders if PLAIN in one.names), ()),
     )
-    over = "over\nbest\nrival", "over\nplain\nPyTorch"
+    over = (*["samples"] * weighs, "over\nbest\nrival", "over\nplain\nPyTorch")
     return Table(
         ("found by", "configuration", "median", "range", *over),
-        [(one.found_by, one.beside(usual), *_cells(one.seconds, references)) for one in contenders],
+        [(one.found_by, one.beside(usual), *_cells(one, references, weighs)) for one in contenders],
         title,
         best=None if verdict is None else verdict.fastest,
     )
 
 
-def _cells(seconds: Sequence[float], references: Sequence[Sequence[float]]) -> tuple[str, ...]:
+def _cells(one: Contender, references: Sequence[Sequence[float]], weighs: bool) -> tuple[str, ...]:
+    seconds, costs = one.seconds, one.costs
+    samples = [f"{one.samples:.2f}×" if one.is_judged else "–"] * weighs
     if not seconds:
-        return ("failed", "–", *("–" for _ in references))
-    middle = statistics.median(seconds)
-    ratios = (f"{statistics.median(own) / middle:.2f}×" if own else "–" for own in references)
-    return (seconds_text(middle), range_text(min(seconds), max(seconds)), *ratios)
+        return ("failed", "–", *samples, *("–" for _ in references))
+    ratios = (
+        f"{statistics.median(own) / statistics.median(costs):.2f}×" if own and costs else "–"
+        for own in references
+    )
+    middle = seconds_text(statistics.median(seconds))
+    return (middle, range_text(min(seconds), max(seconds)), *samples, *ratios)
 
 
 def describe_comparison(comparison: Comparison) -> RenderableType:

@@ -57,6 +57,8 @@ class MeasurementMemory:
     Attributes:
         observers: called after every run with the canonical candidate and the run's outcome.
         limit_seconds: per minibatch; None, as long as nobody sets it, for none.
+        per_second: what a second of a candidate counts where candidates and limit are compared; 1,
+            as long as nobody sets it.
         most_staleness: the largest s of a stage that is measured; None, likewise, for any.
 
     Raises:
@@ -81,6 +83,7 @@ class MeasurementMemory:
         self.path = None if path is None else Path(path)
         self.observers: list[Observer] = []
         self.limit_seconds: float | None = None
+        self.per_second: Callable[[Candidate], float] = lambda _: 1.0
         self.most_staleness: int | None = None
         self._runs: dict[Candidate, list[Measurement]] = {}
         self._outcomes: dict[Candidate, Outcome] = {}
@@ -164,17 +167,19 @@ class MeasurementMemory:
                         self._run(plan)
 
     def best(self) -> tuple[Candidate, Measurement] | None:
-        """Return the candidate with the fewest seconds per minibatch, the earliest of equals."""
+        """Return the first of :meth:`fastest`, the earliest of equals."""
         return next(iter(self.fastest(1)), None)
 
     def fastest(self, count: int) -> list[tuple[Candidate, Measurement]]:
-        """Return the ``count`` fastest candidates in order; none that was cut short."""
+        """Return the ``count`` best candidates in order; none that was cut short."""
         measured = [
             (c, o)
             for c, o in self._outcomes.items()
             if isinstance(o, Measurement) and not o.cut_short
         ]
-        return sorted(measured, key=lambda pair: pair[1].seconds_per_minibatch)[:count]
+        counts = self.per_second
+        measured.sort(key=lambda pair: pair[1].seconds_per_minibatch * counts(pair[0]))
+        return measured[:count]
 
     def close(self) -> None:
         """Close the measurer; everything measured is in the file already."""
@@ -208,7 +213,7 @@ class MeasurementMemory:
         if self.limit_seconds is None or not isinstance(run, Measurement):
             return False
         runs = [*self._runs.get(candidate, ()), run]
-        fewest = min(one.seconds_per_minibatch for one in runs)
+        fewest = min(one.seconds_per_minibatch for one in runs) * self.per_second(candidate)
         return len(runs) < self.repetitions and fewest > self.limit_seconds
 
     def _check_possible(self, placement: Placement) -> None:

@@ -114,7 +114,7 @@ def test_an_algorithm_of_stable_baselines3_is_saved_and_goes_on(tmp_path: Path) 
     assert learn("by_ppo", tmp_path, budget=3).distinct == 3
     problem = CostPrior.from_sizes(chain(4), 2).problem
     declared = CostPrior(problem, Space(Method(), frozenset({Vary.DEPTH})))
-    with pytest.raises(InvalidInput, match="placements alone; leave out --vary"):
+    with pytest.raises(InvalidInput, match="leave out --vary and --objective"):
         learn("by_ppo", tmp_path, declared=declared)
 
 

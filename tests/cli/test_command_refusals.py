@@ -59,6 +59,8 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         ("learn --agent alphazero", "agent 'alphazero' is unknown; there are drl-pp"),
         ("learn --agent nowhere.yaml", "nowhere.yaml: no such file"),
         ("learn --agent drl-pp --vary depth", "agent drl-pp chooses placements alone"),
+        ("learn --agent drl-pp --objective loss", "by their seconds, as in the paper"),
+        ("learn --objective dollars", "learning has seconds, or loss"),
         ("learn --policy hope", "policy 'hope' is unknown"),
     ],
 )  # fmt: skip

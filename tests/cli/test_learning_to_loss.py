@@ -244,3 +244,22 @@ def test_the_winner_is_exported_and_what_to_do_is_said(
     document = read_document(path, PlacementFile)
     assert document.optimizer.settings == OptimizerSpec.parse("adam", lr=0.03).settings
     assert document.measurement is not None
+
+
+@pytest.mark.system
+def test_learning_to_a_loss_weighs_samples_and_says_so(tmp_path: Path) -> None:
+    """Search, race and verdict do; microbatches vary, and plain PyTorch needs no more samples."""
+    with short_comparisons():
+        printed = shell.done(
+            *("learn", MODEL, "--objective", "loss", "--workers", 2, "--out", tmp_path / "run"),
+            *("--budget", 3, "--finalists", 2, "--rounds", 1, "--minibatches", 4),
+            *("--repetitions", 1),
+        ).words
+    assert "reaches a loss" in printed
+    assert "not trained here" in printed
+    comparison = read_document(tmp_path / "run" / "comparison.json", Comparison)
+    by_name = {name: one for one in comparison.contenders for name in one.names}
+    assert by_name[PLAIN].samples == 1.0
+    assert by_name["large-batch"].samples is None
+    late = [one for one in comparison.contenders if one.samples not in (None, 1.0)]
+    assert all(one.samples > 1 and len(one.placement.stages) > 1 for one in late)

@@ -287,3 +287,18 @@ def test_compiling_has_to_pay(tmp_path: Path) -> None:
         session, path = FakeSession(ALL_SECONDS | took), tmp_path / f"{number}.json"
         *_, plain = compared(session, path, contenders=OWN, heats=heats).contenders
         assert plain.method.compiled == chosen
+
+
+def test_a_race_to_a_loss_weighs_the_samples_that_late_weights_need(tmp_path: Path) -> None:
+    late = CONTENDERS[0].model_copy(update={"samples": 2.5})
+    unknown = CONTENDERS[1].model_copy(update={"samples": None})
+    contenders = [late, unknown, CONTENDERS[2]]
+    comparison = compared(FakeSession(SECONDS), tmp_path / "c.json", contenders=contenders)
+    assert comparison.verdict is not None
+    assert [one.found_by for one in comparison.contenders] == ["tuned", "data-parallel", "tuned"]
+    assert comparison.verdict.fastest == 1
+    text = " ".join(shown(comparison).split())
+    assert "data-parallel (2, M = 1) reaches a loss 1.25× faster than tuned (1-1)" in text
+    assert "2.50×" in text
+    assert "not trained here" in text
+    assert "reaches" not in shown(compared(FakeSession(SECONDS), tmp_path / "other.json"))

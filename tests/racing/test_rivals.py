@@ -19,6 +19,7 @@ from drlpp.racing.contenders import Contender
 from drlpp.racing.prospects import pipelines, usual_candidates
 from drlpp.racing.rivals import (
     DATA_PARALLEL,
+    LARGE_BATCH,
     MOST_CANDIDATES,
     PLAIN,
     RIVALS,
@@ -27,6 +28,8 @@ from drlpp.racing.rivals import (
     without_equals,
 )
 from drlpp.runtime import ClusterSession
+from drlpp.schedule.analysis.staleness import samples_needed
+from drlpp.schedule.kinds.alternating import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import WEIGHT_POLICIES
@@ -219,3 +222,16 @@ def test_a_policy_takes_part_with_what_it_can_be_run_with(grounds: Grounds, poli
     (microbatches,) = {one.method.microbatches for one in found}
     assert microbatches in ((2, 4) if policy.startswith("2bw") else (1, 2, 4))
     assert {name for one in found for name in one.names} == {"even split", "pipedream"}
+
+
+def test_to_a_loss_contenders_are_weighed_by_the_samples_that_they_need() -> None:
+    """Three updates come between on the first of four stages; replicas update every 4."""
+    grounds = grounds_on(local_cluster(4, FAST))
+    placed = Placement.from_assignment([0, 0, 1, 1, 2, 2, 3, 3], range(4))
+    straight = Contender.of(Candidate(placed, Method()), "guided")
+    assert grounds.weighed(straight) == straight
+    weighed = replace(grounds, objective="loss")
+    assert weighed.weighed(straight).samples == pytest.approx(samples_needed(3.0))
+    large, *_ = candidates_of(LARGE_BATCH, weighed)
+    assert large.samples is None
+    assert {one.samples for one in candidates_of(GPIPE.name, weighed)} == {1.0}

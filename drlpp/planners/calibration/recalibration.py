@@ -143,7 +143,7 @@ class Recalibration:
 
     @property
     def measured(self) -> dict[Candidate, float]:
-        """Seconds per minibatch of everything known so far, infinite for what failed."""
+        """What a minibatch of everything known so far costs by the objective; failures infinite."""
         return self._measured
 
     def tell(self, candidate: Candidate, outcome: Outcome) -> None:
@@ -155,10 +155,11 @@ class Recalibration:
         self._corrected = self._belief = self._overlooked = None
         self._since_record += 1
         if isinstance(outcome, Measurement):
-            if outcome.seconds_per_minibatch < _IMPROVED * self._record:
-                self._record = outcome.seconds_per_minibatch
+            cost = outcome.seconds_per_minibatch * self.declared.per_second(candidate)
+            if cost < _IMPROVED * self._record:
+                self._record = cost
                 self._since_record = 0
-            self._measured[candidate] = outcome.seconds_per_minibatch
+            self._measured[candidate] = cost
             # A single run that was not steady yet says little of what workers do.
             telling = not outcome.cut_short or is_steady(outcome.steadiness, outcome.minibatches)
             if telling:
@@ -272,7 +273,7 @@ class Recalibration:
         return proposals
 
     def best(self, count: int) -> list[tuple[Candidate, float]]:
-        """Return the fastest that were measured, with their seconds."""
+        """Return the best that were measured, with what a minibatch costs by the objective."""
         finite = [item for item in self._measured.items() if math.isfinite(item[1])]
         return sorted(finite, key=lambda item: item[1])[:count]
 
@@ -291,7 +292,7 @@ class Recalibration:
         """Return what is measured before draws decide: data parallelism."""
         first = self._data_parallel
         wanted = first in self._planned and first not in self._measured and not self._fails(first)
-        return [first] if wanted else []
+        return [first] if wanted and math.isfinite(self.declared.per_second(first)) else []
 
     def _possible_plans(self) -> list[Candidate]:
         """Return planners' placements that may well be 1% faster than the fastest measured."""

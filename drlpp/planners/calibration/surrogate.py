@@ -133,19 +133,19 @@ class Surrogate(Judge):
         self.discrepancy = discrepancy or Discrepancy(numpy.zeros(_FEATURES), {})
 
     def factor(self, candidate: Candidate) -> float:
-        """Return the discrepancy's factor."""
-        return self.discrepancy.factor(candidate)
+        """Return the objective's factor times the discrepancy's."""
+        return super().factor(candidate) * self.discrepancy.factor(candidate)
 
     def correct(self, measured: Mapping[Candidate, float]) -> DiscrepancyPosterior:
-        """Learn from candidates of known seconds how far this one is off that has none so far.
+        """Learn from candidates of known costs how far this one is off that has none so far.
 
         From then on it has the most probable discrepancy; returned are all that are probable.
         """
         ratios = []
-        for candidate, seconds in measured.items():
+        for candidate, cost in measured.items():
             simulated = self(candidate)
-            if math.isfinite(seconds) and self.fits(candidate, simulated):
-                ratios.append((candidate, math.log(seconds / simulated)))
+            if math.isfinite(cost) and self.fits(candidate, simulated):
+                ratios.append((candidate, math.log(cost / simulated)))
         posterior = DiscrepancyPosterior(ratios)
         self.discrepancy = posterior.most_probable
         return posterior

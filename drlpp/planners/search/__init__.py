@@ -2,6 +2,15 @@
 
 from drlpp.planners.search.climbing import Limits, search
 from drlpp.planners.search.judge import Judge
-from drlpp.planners.search.space import MOST_PER_LINK, Space, Vary, read_vary
+from drlpp.planners.search.space import MOST_PER_LINK, Space, Vary, read_vary, usually_varied
 
-__all__ = ["MOST_PER_LINK", "Space", "Vary", "read_vary", "Judge", "search", "Limits"]
+__all__ = [
+    "MOST_PER_LINK",
+    "Space",
+    "Vary",
+    "read_vary",
+    "usually_varied",
+    "Judge",
+    "search",
+    "Limits",
+]

@@ -111,6 +111,8 @@ class Judge:
         finds its way in; it is never played.
         """
         key, factor = self.key(candidate), self.factor(candidate)
+        if math.isinf(factor):
+            return math.inf
         found, limit = self._seconds.get(key), limit / factor
         if found is None:
             found = self._by_rule(candidate)
@@ -199,7 +201,7 @@ class Judge:
         if self._failed and self.key(candidate) in self._failed:
             return math.inf
         (bound, known), factor = self._by_rule(candidate), self.factor(candidate)
-        below = known is _Known.BOUND and bound <= limit / factor
+        below = known is _Known.BOUND and bound * factor <= limit
         return math.inf if below and self._is_refused(candidate) else bound * factor
 
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:

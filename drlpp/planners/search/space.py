@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,6 +65,19 @@ def read_vary(text: str) -> frozenset[Vary]:
                 "placement alone"
             )
     return frozenset(map(Vary, words))
+
+
+def usually_varied(
+    method: Method, fixed: Collection[str], objective: str
+) -> frozenset[Vary] | None:
+    """Return what may be chosen where nothing is said but the ``fixed`` options of a method.
+
+    That is as in :class:`Space`; to a loss microbatches, too, which make weights less late.
+    """
+    free = {what for what in (Vary.DEPTH, Vary.MICROBATCHES) if _FIELDS[what] not in fixed}
+    if objective != "loss":
+        return None if Vary.DEPTH in free else frozenset()
+    return frozenset(free - {Vary.DEPTH} if method.flushes else free)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ def test_runs_go_there_and_back_and_the_median_counts() -> None:
     assert seconds_in(memory) == MEDIANS
     assert memory.best() == (of(WHOLE), memory.outcomes[of(WHOLE)])
     assert [candidate for candidate, _ in memory.fastest(2)] == [of(WHOLE), of(HALVES)]
+    memory.per_second = lambda candidate: 3.0 if candidate.placement == WHOLE else 1.0
+    assert [candidate for candidate, _ in memory.fastest(2)] == [of(HALVES), of(WHOLE)]
     assert memory.measure(HALVES) == memory.outcomes[of(HALVES)]
     assert memory.distinct == 3
     assert len(measurer.measured) == 9

@@ -19,12 +19,13 @@ from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, best_plan
 from drlpp.planners.calibration.recalibration import Options, Recalibration
 from drlpp.planners.calibration.surrogate import DiscrepancyPosterior, Surrogate
-from drlpp.planners.search import Limits, Space
+from drlpp.planners.search import Limits, Space, Vary
 from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 from tests.planners.calibration.test_calibration import scaled
+from tests.support.simulated_chains import chain
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 DECLARED = Link(bandwidth_bytes_per_second=5e8, latency_seconds=5e-5)
@@ -205,3 +206,27 @@ def test_small_changes_of_the_best_keep_the_limits() -> None:
             assert max(plan.delays) <= 1
             found.tell(candidate, truth.measure(plan))
     assert len(found.measured) > 2
+
+
+def test_to_a_loss_what_is_late_is_worth_less_than_its_seconds() -> None:
+    """With slow links the fastest by the minibatch has many in flight, and needs more samples."""
+    profile = chain(6, 6, 6, 6, output_bytes=6, parameter_bytes=100)
+    cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1.0, latency_seconds=30.0))
+    declared = PlanningProblem(Workload.of(profile), cluster, objective="loss")
+    space = Space(Method(), frozenset({Vary.DEPTH}))
+    found = Recalibration(declared, space, Options(evaluations=40, draws=2))
+    truth = SimulatedCluster(profile, cluster)
+    seconds = {}
+    for _ in range(2):
+        for candidate in found.propose(1):
+            outcome = truth.measure(ExecutionPlan.of(candidate, truth.graph, 4))
+            assert isinstance(outcome, Measurement)
+            seconds[candidate] = outcome.seconds_per_minibatch
+            found.tell(candidate, outcome)
+    costs = {one: took * declared.per_second(one) for one, took in seconds.items()}
+    assert found.measured == pytest.approx(costs)
+    assert all(map(math.isfinite, costs.values())), "replicas, which no table judges"
+    cost = found.best(1)[0][1]
+    assert cost == min(costs.values())
+    late = best_plan(replace(declared, objective="seconds"), space, limits=Limits(judged=100))
+    assert cost < 0.95 * late.seconds_per_minibatch * declared.per_second(late.candidate)
