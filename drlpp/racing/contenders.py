@@ -31,7 +31,7 @@ class Contender(Record):
         processes: of data parallelism, on the fastest workers.
         threads: of plain PyTorch; None where it computes on a GPU.
         samples: that late weights need to a loss, for each of plain PyTorch's, where a race weighs
-            them; None if that is not known, since updates are others.
+            them; 0 if that is not known, since updates are others.
         measurements: one for each round so far.
         failure: why the last one failed.
     """
@@ -42,7 +42,7 @@ class Contender(Record):
     way: Literal["plain"] | ParallelWay = "plain"
     processes: int = 1
     threads: int | None = None
-    samples: float | None = 1.0
+    samples: float = 1.0
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
 
@@ -118,12 +118,12 @@ class Contender(Record):
     @property
     def is_judged(self) -> bool:
         """Whether seconds tell how good it is."""
-        return self.samples is not None and not self.averages_weights
+        return self.samples > 0 and not self.averages_weights
 
     @property
     def costs(self) -> tuple[float, ...]:
         """What a race judges: the seconds of every round, times the samples."""
-        return tuple(one * (self.samples or 1.0) for one in self.seconds if self.is_judged)
+        return tuple(one * self.samples for one in self.seconds if self.is_judged)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ class Grounds:
         if one.candidate is None or self.objective == "seconds":
             return one
         samples = self.problem(one.method).per_second(one.candidate)
-        return one.model_copy(update={"samples": samples if math.isfinite(samples) else None})
+        return one.model_copy(update={"samples": samples if math.isfinite(samples) else 0.0})
 
     def placed(
         self, planner: str, method: Method, numbers: Iterable[int] | None = None

@@ -291,9 +291,10 @@ def test_compiling_has_to_pay(tmp_path: Path) -> None:
 
 def test_a_race_to_a_loss_weighs_the_samples_that_late_weights_need(tmp_path: Path) -> None:
     late = CONTENDERS[0].model_copy(update={"samples": 2.5})
-    unknown = CONTENDERS[1].model_copy(update={"samples": None})
+    unknown = CONTENDERS[1].model_copy(update={"samples": 0.0})
     contenders = [late, unknown, CONTENDERS[2]]
     comparison = compared(FakeSession(SECONDS), tmp_path / "c.json", contenders=contenders)
+    assert read_document(tmp_path / "c.json", Comparison) == comparison
     assert comparison.verdict is not None
     assert [one.found_by for one in comparison.contenders] == ["tuned", "data-parallel", "tuned"]
     assert comparison.verdict.fastest == 1

@@ -233,5 +233,5 @@ def test_to_a_loss_contenders_are_weighed_by_the_samples_that_they_need() -> Non
     weighed = replace(grounds, objective="loss")
     assert weighed.weighed(straight).samples == pytest.approx(samples_needed(3.0))
     large, *_ = candidates_of(LARGE_BATCH, weighed)
-    assert large.samples is None
+    assert large.samples == 0.0
     assert {one.samples for one in candidates_of(GPIPE.name, weighed)} == {1.0}
