@@ -218,9 +218,7 @@ class WorldsStudy(Study[Case, Raced]):
         """Return milliseconds of a minibatch, what plans gain, and errors of predictions."""
         return {
             "A minibatch, measured (predicted), ms": DataFrame(map(_line, rows)),
-            "How many times as fast as the best other": DataFrame(
-                chain.from_iterable(map(_gains, rows))
-            ),
+            "How many times as fast as the best other": DataFrame(chain(*map(_gains, rows))),
         }
 
 
@@ -271,21 +269,15 @@ def _line(row: Raced) -> dict[str, str]:
     for way in row.ways:
         took = f"{1e3 * measured[way.name]:.0f}" if way.name in measured else "–"
         line[way.name] = f"{took} ({1e3 * way.predicted:.0f})"
-    errors = [
-        abs(way.predicted / measured[way.name] - 1)
-        for way in row.ways
-        if way.name in measured and way.name not in _PLANS
-    ]
+    rivals = [way for way in row.ways if way.seconds and way.name not in _PLANS]
+    errors = [abs(way.predicted / measured[way.name] - 1) for way in rivals]
     return line | {"rivals' error": f"{statistics.median(errors):.0%}" if errors else "–"}
 
 
 def _gains(row: Raced) -> Iterator[dict[str, str]]:
     measured = _medians(row)
-    to_loss = {
-        way.name: measured[way.name] * way.samples
-        for way in row.ways
-        if way.name in measured and way.samples
-    }
+    known = [way for way in row.ways if way.seconds and way.samples]
+    to_loss = {way.name: measured[way.name] * (way.samples or 1.0) for way in known}
     for way in row.ways:
         if way.name in _PLANS:
             yield _case(row) | {

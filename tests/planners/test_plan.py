@@ -19,7 +19,7 @@ from drlpp.io.documents import write_document
 from drlpp.planners import PlanningProblem, Space, Vary, best_plan
 from drlpp.planners.plan import plan_or_way_out, planning_problem
 from drlpp.planners.planning import baseline_plans
-from drlpp.schedule.method import DEFAULT_METHOD
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
