@@ -112,7 +112,8 @@ class RayHosts(Hosts):
     ) -> None:
         """Start an actor on every host that is there, and that nobody else uses."""
         self.address = nodes[0].address
-        self.hosts = hosts = [self._host(plan) for plan in plans]
+        hosts = self.hosts
+        hosts.extend(map(self._host, plans))
         # Here and not in threads, so that Ctrl-C ends it.
         give_up = time.monotonic() + self._limits.gathering_seconds
         for host in [host for host in hosts if not host.lost]:

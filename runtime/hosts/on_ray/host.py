@@ -37,7 +37,7 @@ _LOOK_SECONDS = 0.5
 
 
 class RayHost(WorkerHost):
-    """The workers of one actor, from when its accelerators are reserved until they are given back.
+    """The workers of one actor, from when its accelerators are asked for until they are given back.
 
     From :meth:`open` on a thread asks for its events all the time. An actor that says nothing for
     ``host_silence_seconds`` is lost, for ever. Another object, with the same workers and name,
@@ -70,6 +70,11 @@ class RayHost(WorkerHost):
         self.limits = limits
         self._blame = blame
         self._group: PlacementGroup | None = None
+        if plan.node:
+            node_id = {"ray.io/node-id": plan.node.identity}
+            self._group = placement_group(
+                [{plan.kind: len(plan.workers)}], bundle_label_selector=[node_id]
+            )
         self._actor: Any = None
         self._begun: Any = None
         self._closed = False
@@ -81,11 +86,8 @@ class RayHost(WorkerHost):
 
     def begin(self, seconds: float) -> bool:
         """Start the actor; return False if others have the accelerators for so long."""
-        assert self.plan.node is not None
+        assert self._group is not None
         count, kind = len(self.workers), self.plan.kind
-        self._group = placement_group(
-            [{kind: count}], bundle_label_selector=[{"ray.io/node-id": self.plan.node.identity}]
-        )
         if not self._group.wait(seconds):
             self.give_back()
             return False

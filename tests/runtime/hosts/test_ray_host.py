@@ -95,6 +95,7 @@ STORES: list[object] = []
 def actor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Actor]:
     monkeypatch.setattr(module.ray, "get", get)
     monkeypatch.setattr(module.ray, "put", lambda content: content)
+    monkeypatch.setattr(module, "placement_group", Mock())
     monkeypatch.setattr(module.ray, "get_runtime_context", Mock())
     actor = Actor()
     yield actor
