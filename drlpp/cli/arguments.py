@@ -224,6 +224,5 @@ class Show:
         "2; simulator: predicted, from the profile.json next to it; run: measured on workers.",
     )
     minibatches: int = count(8, "Number of minibatches.", most=100_000)
-    method: MethodSettings
     speeds: Emulated = None
     cluster: RayCluster = None

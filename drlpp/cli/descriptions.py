@@ -15,7 +15,7 @@ from rich.pretty import Pretty
 from drlpp.capturing.graph import OpGraph, SharedParameter, TensorSpec
 from drlpp.costs.profile import Profile
 from drlpp.io.documents import Document
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import predicted_text, seconds_text
 from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
@@ -109,8 +109,13 @@ def _(profile: Profile) -> RenderableType:
         [
             str(operator.id),
             operator.name,
-            _spread_text(costs.forward_seconds, costs.forward_spread_seconds),
-            _spread_text(costs.backward_seconds, costs.backward_spread_seconds),
+            *(
+                predicted_text(seconds, spread / (seconds or 1.0))
+                for seconds, spread in (
+                    (costs.forward_seconds, costs.forward_spread_seconds),
+                    (costs.backward_seconds, costs.backward_spread_seconds),
+                )
+            ),
             f"{profile.seconds[operator.id] / total:.1%}" if total else "–",
             _bytes_text(operator.parameter_bytes),
             _bytes_text(operator.output_bytes),
@@ -139,12 +144,6 @@ def _(profile: Profile) -> RenderableType:
         *shared_weights(graph),
         f"graph {graph.fingerprint}",
     )
-
-
-def _spread_text(seconds: float, spread: float) -> str:
-    """Return median and spread, like ``1.20 ms ± 3%``."""
-    text = seconds_text(seconds)
-    return f"{text} ± {spread / seconds:.0%}" if spread and seconds else text
 
 
 @describe.register

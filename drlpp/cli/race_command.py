@@ -135,7 +135,7 @@ def live_run(
         of_session: a session's arguments: workers, method, optimizer.
         settings: further ones that a run that is resumed has to have.
     """
-    speeds = of_session["speeds"]
+    speeds, links = of_session["speeds"], of_session["links"]
     known = {
         "model": captured.reference.model_dump(),
         "workers": of_session["workers"],
@@ -144,10 +144,9 @@ def live_run(
         "method": of_session["method"].model_dump(),
         "optimizer": of_session["optimizer"].settings,
         "seed": given.run.seed,
+        **({} if links is None else {"links": links.model_dump(mode="json")}),
         **settings,
     }
-    if (links := of_session["links"]) is not None:
-        known["links"] = links.model_dump(mode="json")
     command = f"drlpp {'learn' if what == 'run' else what}"
     with (
         open_run_folder(folder, command, known, resume=given.run.resume, note=console.print),

@@ -9,7 +9,6 @@ used, so that neither ``--help`` nor completion waits for it.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cached_property
@@ -159,14 +158,6 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
             raise InvalidInput(f"{what} option {given!r}: expected KEY=VALUE, like {example}")
         values[key] = value
     return values
-
-
-def read_words(text: str, what: str, example: str) -> tuple[str, dict[str, object]]:
-    """Return the name and the options of ``NAME KEY=VALUE …``."""
-    name, *options = shlex.split(text) or [""]
-    if not name or "=" in name:
-        raise InvalidInput(f"{what} {text!r}: expected NAME KEY=VALUE …, like {example}")
-    return name, read_options(options, what, example.partition(" ")[2])
 
 
 def read_speeds(text: str | None) -> tuple[float, ...] | None:

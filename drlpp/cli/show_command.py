@@ -162,16 +162,15 @@ def _show_timeline(path: Path, source: Source, given: Show) -> dict[str, Any]:
     if source != "run" and (given.speeds is not None or given.cluster is not None):
         raise InvalidInput("--speeds and --cluster are for --timeline run")
     document = read_placement(path, model=same_model(given.model, given.model_option))
-    chosen, minibatches = given.method.method(document.method), given.minibatches
     try:
         if source == "schedule":
-            found = from_schedule(document, chosen, minibatches)
+            found = from_schedule(document, given.minibatches)
         elif source == "run":
             count = document.cluster.accelerators
             workers = WorkerSettings(workers=count, speeds=given.speeds, cluster=given.cluster)
-            found = from_run(document, chosen, minibatches, workers)
+            found = from_run(document, given.minibatches, workers)
         elif (costs := profile_beside(path, document.graph_fingerprint)) is not None:
-            found = from_simulator(document, chosen, minibatches, costs)
+            found = from_simulator(document, given.minibatches, costs)
         else:
             raise InvalidInput(
                 f"the simulator needs what operators cost: next to {path} there is no profile.json "
@@ -179,7 +178,7 @@ def _show_timeline(path: Path, source: Source, given: Show) -> dict[str, Any]:
             )
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{path}: {error}") from None
-    title = f"{document.model.name} {document.configuration}, {chosen}, {found.source}"
+    title = f"{document.model.name} {document.configuration}, {document.method}, {found.source}"
     console.print(found.table(title))
     return found.trace(title)
 

@@ -20,7 +20,6 @@ from drlpp.report.chrome_trace import trace_of
 from drlpp.report.tables import Table
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.analysis.window import Window, completion_times
-from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import KINDS, TimedAction, play, spans_of, time_use
 from drlpp.simulator import simulate
@@ -85,11 +84,11 @@ class TimelineRun:
         return trace_of(self.timeline, pipeline, host_of=hosts, window=self.bounds, title=title)
 
 
-def from_schedule(document: PlacementFile, method: Method, minibatches: int) -> TimelineRun:
+def from_schedule(document: PlacementFile, minibatches: int) -> TimelineRun:
     """Lay out a schedule: every forward takes 1, every backward 2, and messages no time."""
     captured = capture(document.model, check=False)
-    microbatch_size(captured.task, method.microbatches)
-    plan = document.plan(captured.graph, method)
+    microbatch_size(captured.task, document.method.microbatches)
+    plan = document.plan(captured.graph)
     window = plan.window(minibatches)
     schedule = plan.schedule(window.minibatches)
     return TimelineRun(
@@ -102,11 +101,9 @@ def from_schedule(document: PlacementFile, method: Method, minibatches: int) -> 
     )
 
 
-def from_simulator(
-    document: PlacementFile, method: Method, minibatches: int, costs: Profile
-) -> TimelineRun:
+def from_simulator(document: PlacementFile, minibatches: int, costs: Profile) -> TimelineRun:
     """Simulate what a profile predicts."""
-    placement = document.plan(costs.graph, method).placement
+    method, placement = document.method, document.plan(costs.graph).placement
     workload = Workload.of(costs, method)
     played = simulate(workload, document.cluster, placement, method, minibatches)
     return TimelineRun(
@@ -120,17 +117,15 @@ def from_simulator(
     )
 
 
-def from_run(
-    document: PlacementFile, method: Method, minibatches: int, workers: WorkerSettings
-) -> TimelineRun:
+def from_run(document: PlacementFile, minibatches: int, workers: WorkerSettings) -> TimelineRun:
     """Measure on workers of this machine or a Ray cluster, as many as the placement's has."""
     captured = capture(document.model)
-    plan = document.plan(captured.graph, method)
+    plan = document.plan(captured.graph)
     of_session = workers.of_session()
     if workers.cluster is not None:
         of_session["hosts"] = document.cluster
     with ClusterSession(
-        captured, method=method, optimizer=document.optimizer, **of_session
+        captured, method=document.method, optimizer=document.optimizer, **of_session
     ) as session:
         outcome = session.measure(plan, minibatches)
         if isinstance(outcome, FailedMeasurement):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.arguments import Train
 from drlpp.cli.command_line import console, resumable
 from drlpp.cli.commands import keep_options
-from drlpp.cli.settings import read_words, same_model
+from drlpp.cli.settings import read_options, same_model
 from drlpp.errors import InvalidInput
 from drlpp.io.progress_lines import ProgressLines, TimeLeft, shown
 from drlpp.placement.placement_file import PlacementFile, read_placement
@@ -77,8 +78,12 @@ def train(given: Train) -> dict[str, Any]:
 def _schedule(text: str | None) -> LearningRateSchedule | None:
     if text is None:
         return None
-    name, options = read_words(text, "schedule", "cosineannealing T_max=10")
-    return LearningRateSchedule.parse(name, **options)
+    name, *options = shlex.split(text) or [""]
+    if not name or "=" in name:
+        raise InvalidInput(
+            f"schedule {text!r}: expected NAME KEY=VALUE …, like cosineannealing T_max=10"
+        )
+    return LearningRateSchedule.parse(name, **read_options(options, "schedule", "T_max=10"))
 
 
 def placement_for(

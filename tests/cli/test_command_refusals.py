@@ -128,7 +128,10 @@ def test_a_placement_of_another_model(
     ("text", "message"),
     [
         ("model: {name: alexnet}\n", "'model' has fields; expected one value"),
-        ("modle: alexnet\n", "'modle' is no option of this command; there are cluster, method"),
+        (
+            "modle: alexnet\n",
+            "'modle' is no option of this command; there are cluster",
+        ),
         ("- alexnet\n", "run.yaml"),
     ],
 )

@@ -36,7 +36,6 @@ def main() -> None:
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     if rank == 0 and (note := version_note(facts)):
         print(f"note: {note}", file=sys.stderr)
-    torch.set_num_threads(options.threads)
     device = torch.device("cpu")
     if options.device != "cpu":
         device = torch.device(options.device, local)
@@ -83,7 +82,6 @@ def _parser(facts: Any) -> argparse.ArgumentParser:
     there = torch.accelerator.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     default = found.type if found and there and found.type in _DEVICES else "cpu"
     parser.add_argument("--device", choices=_DEVICES, default=default)
-    parser.add_argument("--threads", type=int, default=1, help="of a rank on a CPU")
     return parser
 
 
