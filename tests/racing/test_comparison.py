@@ -73,7 +73,7 @@ CONTENDERS = [
     Contender(found_by="tuned", placement=UNEVEN, method=PIPELINE),
     Contender(found_by="data-parallel", placement=WHOLE, method=SYNC),
     Contender(found_by="gpipe", placement=HALVES, method=SYNC),
-    Contender(found_by="exact", placement=SAME_HALVES, method=PIPELINE),
+    Contender(found_by="pipedream", placement=SAME_HALVES, method=PIPELINE),
 ]
 SECONDS = {
     (HALVES, PIPELINE): 1.0,
@@ -136,10 +136,14 @@ def test_alike_contenders_are_measured_once_for_all(tmp_path: Path) -> None:
     assert [len(c.measurements) for c in comparison.contenders] == [4, 4, 3, 3]
     verdict = comparison.verdict
     assert verdict is not None
-    # The exact planner found the agent's placement: they are one contender, by both names.
-    assert comparison.contenders[verdict.fastest].found_by == "tuned, exact"
-    assert "the fastest, tuned, exact (1-1), was found by an agent and without" in shown(comparison)
-    assert shown(comparison).count("tuned, exact ") == 1 + shown(comparison).count("tuned, exact (")
+    # PipeDream's planner found the agent's placement: they are one contender, by both names.
+    assert comparison.contenders[verdict.fastest].found_by == "tuned, pipedream"
+    assert "the fastest, tuned, pipedream (1-1), was found by an agent and without" in shown(
+        comparison
+    )
+    assert shown(comparison).count("tuned, pipedream ") == 1 + shown(comparison).count(
+        "tuned, pipedream ("
+    )
 
 
 def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
     assert comparison.contenders[verdict.fastest].placement == UNEVEN
     reasons = [contender.failure for contender in comparison.contenders]
     assert reasons[0] == "worker 1 was killed"
-    assert "exact: worker 1 was killed" in shown(comparison)
+    assert "pipedream: worker 1 was killed" in shown(comparison)
     assert "cannot be divided" in (reasons[3] or "")
     again = FakeSession({})
     assert compared(again, path) == comparison
@@ -167,7 +171,7 @@ GPIPES = [
     for m in (1, 2, 4)
 ]
 PLAINS = [Contender(found_by=PLAIN, method=PIPELINE, threads=threads) for threads in (1, 2)]
-HEATS = [PLAINS, GPIPES, [Contender(found_by="exact", placement=UNEVEN, method=PIPELINE)]]
+HEATS = [PLAINS, GPIPES, [Contender(found_by="pipedream", placement=UNEVEN, method=PIPELINE)]]
 OWN = CONTENDERS[:1]
 ALL_SECONDS: dict[Key, float] = {
     **SECONDS,
@@ -187,7 +191,7 @@ def with_heats(session: FakeSession, path: Path) -> Comparison:
 def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
     session = FakeSession(ALL_SECONDS)
     comparison = with_heats(session, tmp_path / "comparison.json")
-    assert [c.found_by for c in comparison.contenders] == ["tuned", PLAIN, "gpipe", "exact"]
+    assert [c.found_by for c in comparison.contenders] == ["tuned", PLAIN, "gpipe", "pipedream"]
     assert [c.configuration for c in comparison.contenders] == [
         "1-1",
         "2 threads",

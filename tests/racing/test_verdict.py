@@ -56,7 +56,7 @@ def test_a_gain_over_what_a_user_has_is_told_first() -> None:
         entrant("guided", HALVES, 1.0),
         entrant("plain PyTorch", PLAIN, 1.5),
         entrant("data-parallel", WHOLE, 1.2),
-        entrant("exact", HALVES, 1.1),
+        entrant("pipedream", HALVES, 1.1),
     ]
     verdict = verdict_of(entrants)
     assert (verdict.fastest, verdict.equals, verdict.placement) == (0, (0,), 0)
@@ -64,11 +64,11 @@ def test_a_gain_over_what_a_user_has_is_told_first() -> None:
     assert told(entrants).splitlines() == [
         "guided (1-1) trains a minibatch 1.20× faster than data-parallel (2, updates every 2 "
         "minibatches) (95% CI 1.20–1.20)",
-        "guided (1-1) trains a minibatch 1.10× faster than exact (1-1) (95% CI 1.10–1.10)",
+        "guided (1-1) trains a minibatch 1.10× faster than pipedream (1-1) (95% CI 1.10–1.10)",
     ]
     # Where a rival is the fastest, it is compared with the agent's best.
     entrants[0] = entrant("guided", HALVES, 1.32)
-    assert "exact (1-1) trains a minibatch 1.20× faster than guided (1-1)" in told(entrants)
+    assert "pipedream (1-1) trains a minibatch 1.20× faster than guided (1-1)" in told(entrants)
 
 
 def test_below_three_percent_the_simplest_is_named() -> None:
@@ -129,7 +129,7 @@ def test_what_is_exported_is_not_shown_to_be_slower_than_another() -> None:
 
 
 KINDS = [PLAIN, WHOLE, FLUSHED, HALVES, THIRDS]
-NAMES = ["guided", "guided, exact", "exact", "gpipe"]
+NAMES = ["guided", "guided, pipedream", "pipedream", "gpipe"]
 entrants_of_all_kinds = st.lists(
     st.builds(
         lambda name, kind, rounds: entrant(NAMES[name], KINDS[kind], rounds),
@@ -172,7 +172,7 @@ def raced(
 
     found = race(len(seconds), measure)
     entrants = [
-        entrant("guided" if index < learned else "exact", HALVES, values)
+        entrant("guided" if index < learned else "pipedream", HALVES, values)
         for index, values in enumerate(found)
     ]
     verdict = verdict_of(entrants)
