@@ -36,6 +36,10 @@ FILE_NAME = "race.json"
 
 _RATE_FACTOR = math.sqrt(10)
 
+_BETWEEN_EVALUATIONS = 10
+"""Minibatches for every worker: a pipeline drains before an evaluation, which takes the time of
+fewer than one for every worker."""
+
 Learner = tuple[int, Callable[[int], Stint]]
 """After how many minibatches a training may pause, and what trains until so many are done."""
 
@@ -201,7 +205,6 @@ class Course:
             return one.method.accumulate, plain.train_until
         plan, endless = session.plan(one.candidate), TrainingPlan(epochs=1)
         trainer = Trainer(session, data, folder, endless, TrainerCallbacks(), optimizer)
-        # With what is in flight: the pipeline is not emptied for a pause.
         return plan.method.minibatches_together(plan.pipeline), partial(trainer.train_until, plan)
 
 
@@ -255,7 +258,8 @@ def race_to_loss(
         folder: for ``race.json`` and the checkpoints.
         target_loss, epochs, finals, limit_seconds: as in
             :class:`~drlpp.racing.training_race.TrainingRace`.
-        every: minibatches between two evaluations; a fifth of an epoch if None.
+        every: minibatches between two evaluations; a fifth of an epoch if None, or more where that
+            is short.
         rates: how many learning rates are tried at first, a factor of √10 apart.
         on_step: called with what comes next.
 
@@ -264,13 +268,14 @@ def race_to_loss(
         RunFailure: a host, a worker or the disk failed; the race can be continued.
     """
     minibatches = data.first.minibatches
+    usual = max(minibatches // 5, _BETWEEN_EVALUATIONS * session.accelerators)
     middle = session.optimizer.rate
     fresh = TrainingRace(
         model=str(session.captured.reference),
         data=data.name,
         optimizer=str(session.optimizer),
         minibatches=minibatches,
-        every=min(every or max(minibatches // 5, 1), minibatches),
+        every=min(every or usual, minibatches),
         candidates=tuple(candidates),
         target_loss=target_loss,
         epochs=epochs,

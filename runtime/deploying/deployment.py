@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import dropwhile, takewhile
 from typing import Any
 
 from torch import Tensor
@@ -25,14 +24,12 @@ from drlpp.runtime.ipc.protocol import (
 from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.weight_group import OWN
-from drlpp.schedule.actions import Action, AllReduce, MicrobatchId, Pass, Recompute
+from drlpp.schedule.actions import Action, AllReduce, MicrobatchId, Recompute
 from drlpp.schedule.analysis.weight_versions import update_rates
-from drlpp.schedule.cut import Segment, cut_schedule
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.ties import Tie, is_update
-from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
@@ -66,7 +63,6 @@ def deployment_commands(
     *,
     seed: int,
     checkpoint: str | None,
-    in_flight: bool,
 ) -> dict[int, Deploy]:
     """Return the command for every worker of ``plan``; see :class:`Deploy` for the arguments.
 
@@ -88,7 +84,6 @@ def deployment_commands(
             delays=tuple(_delays_of(k, plan) for k in held),
             seed=seed,
             checkpoint_file=checkpoint,
-            in_flight=in_flight,
         )
         for worker, held in pipeline.stages_by_worker.items()
     }
@@ -133,7 +128,7 @@ class RunOptions:
     Attributes:
         order: indices of the samples of every minibatch, (minibatches, batch size); None to
             repeat all samples.
-        loaded: gives the minibatches one by one instead, from the first that is still to be run.
+        loaded: gives the minibatches one by one instead.
         rates: the learning rate of every minibatch, and as many behind the last as are known;
             None for the optimizer's own.
         first_minibatch: how many minibatches this training had before; dropout continues there.
@@ -157,91 +152,68 @@ def run_commands(
     minibatches: int,
     rate: float,
     options: RunOptions,
-    cuts: Sequence[int] = (),
-    start: int | None = None,
     stream: Stream | None = None,
-) -> Iterator[dict[int, Run]]:
-    """Yield the command of every worker for each segment of a training run.
+) -> dict[int, Run]:
+    """Return the command of every worker for a training run.
 
     Args:
         plan: whose schedule is run.
-        minibatches: of the whole run.
+        minibatches: of the run.
         rate: the optimizer's own learning rate.
         options: how it is run.
-        cuts: between the segments (:func:`drlpp.schedule.cut.cut_schedule`).
-        start: the cut that a checkpoint was taken at and the run continues from; what comes before
-            is left out.
         stream: where minibatches come from, if not from samples in memory.
 
     Raises:
         InvalidInput: if the schedule does not suit the method.
     """
     schedule = plan.schedule(minibatches)
-    uses = {tie: plan.weight_uses(minibatches, tie) for tie in (None, *plan.ties)}
     # Without a schedule of learning rates, and without T1, the list would be a number many times.
     known = options.rates or [rate]
-    places = sorted({*cuts, *([start] if start else [])})
-    segments = cut_schedule(schedule, places)
-    if start:
-        segments = segments[places.index(start) + 1 :]
-    rates = {
-        (worker, tie): update_rates(
-            schedule,
-            worker,
-            plan.method,
-            known,
-            asynchronous_before=options.asynchronous_before,
-            tie=tie,
-        )
-        for worker in schedule.actions
-        for tie in (None, *plan.ties)
-    }
-    stages_of = schedule.pipeline.stages_by_worker
-    recomputed = {
-        (worker, chunk): frozenset(
-            a.part for a in actions if isinstance(a, Recompute) and a.chunk == chunk
-        )
-        for worker, actions in schedule.actions.items()
-        for chunk, _ in enumerate(stages_of[worker])
-    }
 
-    def weight_plan(part: Segment, worker: int, tie: Tie | None) -> WeightPlan:
-        version = part.version if tie is None else part.tied_versions.get(tie.number, 0)
+    def weight_plan(worker: int, tie: Tie | None) -> WeightPlan:
         return WeightPlan(
-            uses=_uses_in(part, version, uses[tie][worker], tie),
-            rates=rates[worker, tie],
-            version=version,
+            uses=plan.weight_uses(minibatches, tie)[worker],
+            rates=update_rates(
+                schedule,
+                worker,
+                plan.method,
+                known,
+                asynchronous_before=options.asynchronous_before,
+                tie=tie,
+            ),
             shared=_several_contribute(schedule.actions[worker], tie),
             root=tie.root if tie else None,
             others=tie.others if tie else (),
         )
 
-    def run_plans(part: Segment, worker: int, *, last: bool) -> Iterator[RunPlan]:
-        for chunk, stage in enumerate(stages_of[worker]):
-            ties = (tie for tie in plan.ties if stage in tie.stages)
-            yield RunPlan(
-                weights={OWN: weight_plan(part, worker, None)}
-                | {tie.number: weight_plan(part, worker, tie) for tie in ties},
-                recomputed=recomputed[worker, chunk],
-                kept=frozenset() if last else part.in_flight,
-                finite=options.finite,
-            )
+    def run_plan(worker: int, chunk: int, stage: int) -> RunPlan:
+        ties = (tie for tie in plan.ties if stage in tie.stages)
+        return RunPlan(
+            weights={OWN: weight_plan(worker, None)}
+            | {tie.number: weight_plan(worker, tie) for tie in ties},
+            recomputed=frozenset(
+                action.part
+                for action in schedule.actions[worker]
+                if isinstance(action, Recompute) and action.chunk == chunk
+            ),
+            finite=options.finite,
+        )
 
-    for number, segment in enumerate(segments):
-        last = number == len(segments) - 1
-        yield {
-            worker: Run(
-                actions=part.actions,
-                plans=tuple(run_plans(part, worker, last=last)),
-                order=options.order,
-                first_minibatch=options.first_minibatch,
-                microbatches=schedule.microbatches,
-                posted=_posted(plan, worker),
-                goes_on=number > 0 or bool(start),
-                stream=stream,
-            )
-            for worker, part in segment.items()
-        }
+    return {
+        worker: Run(
+            actions=actions,
+            plans=tuple(
+                run_plan(worker, chunk, stage)
+                for chunk, stage in enumerate(schedule.pipeline.stages_of(worker))
+            ),
+            order=options.order,
+            first_minibatch=options.first_minibatch,
+            microbatches=schedule.microbatches,
+            posted=_posted(plan, worker),
+            stream=stream,
+        )
+        for worker, actions in schedule.actions.items()
+    }
 
 
 def _posted(plan: ExecutionPlan, worker: int) -> int:
@@ -253,20 +225,6 @@ def _posted(plan: ExecutionPlan, worker: int) -> int:
     ties = [tie for tie in plan.ties if {*held} & {*tie.stages}]
     stages = {held[0], *(stage for tie in ties for stage in tie.stages)}
     return (max(plan.in_flight[stage] for stage in stages) + 2) * max(1, len(ties))
-
-
-def _uses_in(
-    segment: Segment, version: int, uses: Mapping[MicrobatchId, WeightUse], tie: Tie | None
-) -> dict[MicrobatchId, WeightUse]:
-    """Return uses of the parts that pass in a segment, and of later ones that need its versions."""
-    passing = segment.in_flight.union(
-        action.part for action in segment.actions if isinstance(action, Pass)
-    )
-    newest = version + sum(is_update(action, tie) for action in segment.actions)
-    # Parts come in order, and so do the versions that they use.
-    later = dropwhile(lambda part: part <= segment.last, uses)
-    ahead = takewhile(lambda part: uses[part].stashed <= newest, later)
-    return {part: uses[part] for part in (*sorted(passing), *ahead)}
 
 
 def _several_contribute(actions: Sequence[Action], tie: Tie | None) -> bool:

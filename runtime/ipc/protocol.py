@@ -120,9 +120,8 @@ class WeightPlan:
     """What a run does to weights that are updated together.
 
     Attributes:
-        uses: which of their versions every part uses that is still to pass.
+        uses: which of their versions every part uses.
         rates: the learning rate of every update of the run, from that which makes version 1.
-        version: of the weights at the beginning of this run.
         shared: whether several parts or replicas contribute to one update.
         root: of weights that several stages hold, the one that sums the gradients.
         others: those whose gradients it adds, in their order.
@@ -130,7 +129,6 @@ class WeightPlan:
 
     uses: Mapping[MicrobatchId, WeightUse]
     rates: Sequence[float]
-    version: int = 0
     shared: bool = False
     root: int | None = None
     others: tuple[int, ...] = ()
@@ -143,13 +141,11 @@ class RunPlan:
     Attributes:
         weights: by tie, or ``OWN`` for the weights that only this stage holds.
         recomputed: parts whose activations are computed again.
-        kept: parts that a checkpoint at the end of this run finds in flight.
         finite: stop at a loss that is infinite or not a number.
     """
 
     weights: Mapping[int, WeightPlan]
     recomputed: frozenset[MicrobatchId] = frozenset()
-    kept: frozenset[MicrobatchId] = frozenset()
     finite: bool = False
 
 
@@ -174,7 +170,6 @@ class Deploy:
         method, optimizer, seed: as in ``StageRunner``.
         delays: for every stage held, as in ``StageRunner``.
         checkpoint_file: with weights, buffers and optimizer state to continue from instead.
-        in_flight: also with the parts that were in flight.
     """
 
     group: GroupSpec
@@ -184,19 +179,17 @@ class Deploy:
     delays: tuple[Mapping[int, int], ...]
     seed: int
     checkpoint_file: str | None = None
-    in_flight: bool = False
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Minibatches that come in files during a run, from minibatch ``first`` on.
+    """Minibatches that come in files during a run.
 
     A file has ``chunk_minibatches``, the last may have fewer. No ``name`` is used twice.
     """
 
     name: str
     chunk_minibatches: int
-    first: int
 
     def file_of(self, chunk: int) -> str:
         """Return the name of a file."""
@@ -220,7 +213,6 @@ class Run:
         first_minibatch: how many minibatches earlier runs of this training had.
         microbatches: parts of a minibatch.
         posted: how many receives to post ahead.
-        goes_on: with the parts in flight of the run before, or of the checkpoint.
         evaluation: the same in evaluation mode, for forward schedules.
     """
 
@@ -230,7 +222,6 @@ class Run:
     first_minibatch: int
     microbatches: int
     posted: int
-    goes_on: bool = False
     stream: Stream | None = None
     evaluation: bytes | None = None
 
@@ -244,15 +235,12 @@ def held_file(worker: int) -> str:
 class Collect:
     """Write weights, buffers and optimizer state of the deployed stages to :func:`held_file`.
 
-    With ``in_flight`` also what is in flight; without ``weights`` these and the optimizer's state
-    are left to another replica. With a ``storage``, a folder's path or a URL, the file is put into
-    a ``folder`` there, and its weights have to be finite.
+    With a ``storage``, a folder's path or a URL, the file is put into a ``folder`` there, and its
+    weights have to be finite.
     """
 
-    in_flight: bool = False
     storage: str = ""
     folder: str = ""
-    weights: bool = True
 
 
 @dataclass(frozen=True)
@@ -396,13 +384,11 @@ class RunResult:
         )
 
     def after(self, earlier: RunResult) -> RunResult:
-        """Return this result together with that of the segment before."""
+        """Return this result together with that of the run before, but for its losses."""
         return replace(
             self,
             times=earlier.times + self.times,
             processor_seconds=earlier.processor_seconds + self.processor_seconds,
-            losses=earlier.losses | self.losses,
-            scores=earlier.scores | self.scores,
             peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
             bytes_sent=earlier.bytes_sent + self.bytes_sent,
             peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),

@@ -166,6 +166,9 @@ class ReferenceExecutor:
         return tuple(stage.skipped_updates for stage in self.stages)
 
     def _begin(self, count: int, options: RunOptions) -> None:
+        for first, *others in self._plan.pipeline.stages:
+            for worker in others:
+                self.buffers[worker] = {n: b.clone() for n, b in self.buffers[first].items()}
         for stage in self.stages:
             for history in stage.histories:
                 history.begin()

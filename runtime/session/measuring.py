@@ -249,27 +249,38 @@ def _usage(worker: int, stage: int, result: RunResult, begin: float, end: float)
 
 @dataclass
 class RunMeter:
-    """Measures a run of a training part by part, while it goes on.
+    """Measures an epoch part by part, while it is trained run by run.
 
     Attributes:
         pipeline: that runs.
-        done: how many minibatches were done before the part that is measured next.
-        results: of the whole run so far.
+        schedule: of all runs so far, one behind another; None before the first.
+        results: of these.
         latest: the last part; None where it is too short yet, and the next one begins with it.
     """
 
     pipeline: Pipeline
-    done: int
+    schedule: Schedule | None = None
     results: Mapping[int, RunResult] = field(default_factory=dict)
     latest: Measurement | None = None
+    _minibatches: int = 0
     _seen: Mapping[int, int] = field(default_factory=dict)
 
-    def measure(self, done: int, results: Mapping[int, RunResult]) -> None:
-        """Take in all that workers have done, now that so many minibatches are done."""
-        self.results, self.latest = results, None
+    def add(self, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
+        """Take in what workers have done in a run."""
+        self._minibatches += schedule.minibatches
+        if self.schedule is not None:
+            before = self.schedule.actions
+            actions = {worker: before[worker] + own for worker, own in schedule.actions.items()}
+            schedule = replace(schedule, actions=actions)
+            results = {worker: own.after(self.results[worker]) for worker, own in results.items()}
+        self.schedule, self.results = schedule, results
+
+    def measure(self) -> None:
+        """Measure what was added since the last measurement."""
+        results, self.latest = self.results, None
         times = [result.times[self._seen.get(worker, 0) :] for worker, result in results.items()]
         moments = [*chain(*chain(*times))]
-        count, begin, end = done - self.done, min(moments), max(moments)
+        count, begin, end = self._minibatches, min(moments), max(moments)
         if count < _FEWEST_MINIBATCHES or end - begin < _LEAST_SECONDS:
             return
         workers = tuple(
@@ -278,7 +289,7 @@ class RunMeter:
         )
         whole = measurement_of_whole([begin, end], Window(0, count, 0, count), {})
         self.latest = whole.model_copy(update={"workers": workers})
-        self.done, self._seen = done, {w: len(r.times) for w, r in results.items()}
+        self._minibatches, self._seen = 0, {w: len(r.times) for w, r in results.items()}
 
 
 def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:

@@ -97,16 +97,16 @@ class MinibatchStreamer:
 
 @contextmanager
 def feeding(
-    group: WorkerGroup, plan: ExecutionPlan, options: RunOptions, minibatches: int, first: int = 0
+    group: WorkerGroup, plan: ExecutionPlan, options: RunOptions, minibatches: int
 ) -> Iterator[tuple[MinibatchStreamer | None, Stream | None]]:
-    """Provide feed and stream of a run that begins with minibatch ``first``, if it loads any."""
+    """Provide feed and stream of a run, if it loads minibatches."""
     if options.loaded is None:
         yield None, None
         return
     task = group.captured.task
     bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
-    stream = Stream(group.new_name("stream"), chunk_minibatches(bytes_), first)
+    stream = Stream(group.new_name("stream"), chunk_minibatches(bytes_))
     needed = dict.fromkeys(plan.pipeline.workers, 0)
-    feed = MinibatchStreamer(group, stream, options.loaded, minibatches - first, needed)
+    feed = MinibatchStreamer(group, stream, options.loaded, minibatches, needed)
     with suspended_sigchld_handler(), closing(feed):
         yield feed, stream

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -51,7 +50,6 @@ from drlpp.runtime.session.measuring import measured, measured_parallel
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.profiling import profiled
 from drlpp.runtime.session.worker_group import WorkerGroup
-from drlpp.schedule.actions import Action
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
@@ -198,13 +196,8 @@ class ClusterSession(WorkerGroup):
         method: Method | None = None,
         optimizer: OptimizerSpec | None = None,
         checkpoint: Path | None = None,
-        *,
-        in_flight: bool = False,
     ) -> Deployment:
         """Give every worker its stage, with the model's initial weights or a checkpoint's.
-
-        With ``in_flight`` the next :meth:`run` may resume what was in flight at the checkpoint,
-        which has to be of the same placement and method.
 
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
@@ -226,7 +219,6 @@ class ClusterSession(WorkerGroup):
             group,
             seed=self.seed,
             checkpoint=lent,
-            in_flight=in_flight,
         )
         self._held, idle = None, self.stages.keys() - commands.keys()
         self.stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
@@ -252,9 +244,6 @@ class ClusterSession(WorkerGroup):
         options: RunOptions | None = None,
         *,
         on_progress: Callable[[Progress], None] | None = None,
-        cuts: Sequence[int] = (),
-        start: int | None = None,
-        on_cut: Callable[[int, Mapping[int, RunResult]], bool | None] | None = None,
     ) -> tuple[Schedule, dict[int, RunResult]]:
         """Train on ``minibatches`` minibatches; the pipeline is empty before and after.
 
@@ -263,14 +252,9 @@ class ClusterSession(WorkerGroup):
             minibatches: how many.
             options: which samples, learning rates and so on.
             on_progress: called now and then with how far the last stage is.
-            cuts: after how many minibatches to stop for ``on_cut``, with minibatches in flight.
-            start: the cut that the deployment's checkpoint was taken at: the run continues there.
-            on_cut: called with the cut and what every worker saw until then; it may take a
-                :meth:`checkpoint`. If it returns true the run ends there, and what is in flight is
-                in that checkpoint only.
 
         Returns:
-            The schedule as it was performed, and what every worker saw.
+            The schedule, and what every worker saw.
 
         Raises:
             RunFailure: if the workers fail.
@@ -279,20 +263,10 @@ class ClusterSession(WorkerGroup):
         self._check_held(deployment)
         options = options or RunOptions()
         plan = deployment.plan.synchronous if options.synchronous else deployment.plan
-        schedule = plan.schedule(minibatches)
-        places = sorted(place for place in cuts if place < minibatches and place > (start or 0))
-        results: dict[int, RunResult] = {}
-        rate = deployment.optimizer.rate
-        performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
-        with feeding(self, plan, options, minibatches, start or 0) as (feed, stream):
-            segments = run_commands(plan, minibatches, rate, options, places, start, stream)
-            for number, commands in enumerate(segments):
-                part = self.execute(commands, on_progress=on_progress, feed=feed)
-                results = {w: r.after(results[w]) if results else r for w, r in part.items()}
-                performed = {w: performed[w] + run.actions for w, run in commands.items()}
-                if number < len(places) and on_cut and on_cut(places[number], results):
-                    break
-        return replace(schedule, actions=performed), results
+        with feeding(self, plan, options, minibatches) as (feed, stream):
+            commands = run_commands(plan, minibatches, deployment.optimizer.rate, options, stream)
+            results = self.execute(commands, on_progress=on_progress, feed=feed)
+        return plan.schedule(minibatches), results
 
     def evaluate(self, deployment: Deployment, minibatches: int, options: RunOptions) -> Evaluation:
         """Return loss and score of minibatches by the deployed weights, in evaluation mode.
@@ -320,23 +294,9 @@ class ClusterSession(WorkerGroup):
         self._check_held(deployment)
         return merge_stages(self.captured, self.stages_of(deployment.leaders).values())
 
-    def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
-        """Return all that :meth:`deploy` needs to continue from here, for :func:`write_checkpoint`.
-
-        What is ``in_flight`` suits the same placement and method only.
-        """
-        self._check_held(deployment)
-        stages = self.stages_of(deployment.plan.pipeline.workers, in_flight=True)
-        leaders = [stages[worker] for worker in deployment.leaders]
-        model, optimizer = merge_stages(self.captured, leaders)
-        in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
-        return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
-
-    def stages_of(
-        self, workers: Sequence[int], *, in_flight: bool = False
-    ) -> dict[int, dict[str, Any]]:
-        """Return what workers hold of their stages, with what is in flight or without."""
-        self.command(dict.fromkeys(workers, Collect(in_flight)))
+    def stages_of(self, workers: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """Return what workers hold of their stages."""
+        self.command(dict.fromkeys(workers, Collect()))
         stages = {}
         for file, worker in zip(map(held_file, workers), workers, strict=True):
             stages[worker] = read_checkpoint(self.fetch_file(worker, file))
@@ -344,19 +304,16 @@ class ClusterSession(WorkerGroup):
         return stages
 
     def write_parts(self, deployment: Deployment, storage: str, folder: str) -> None:
-        """Let every worker store what :meth:`checkpoint` collects, all at the same time.
+        """Let the deployment's leaders store what :meth:`collect` returns, all at the same time.
 
         ``storage`` is reached by all hosts, as a folder's path or a URL; ``folder`` there is empty.
-        The weights are in the parts of the deployment's leaders.
 
         Raises:
             RunFailure: if the workers fail.
             NotFinite: weights are not finite.
         """
         self._check_held(deployment)
-        one = Collect(in_flight=True, storage=storage, folder=folder)
-        workers, leaders = deployment.plan.pipeline.workers, deployment.leaders
-        self.command({worker: replace(one, weights=worker in leaders) for worker in workers})
+        self.command(dict.fromkeys(deployment.leaders, Collect(storage, folder)))
 
     def _check_held(self, deployment: Deployment) -> None:
         """Check that the workers hold this deployment: it is the last, and none was replaced."""

@@ -71,9 +71,6 @@ class Gradients:
         """Begin anew without an update."""
         self._found = []
 
-    def load_state(self, state: Sequence[Tensor | None]) -> None:
-        """Continue from what :meth:`sums` gave."""
-
     def sums(self) -> list[Tensor | None]:
         """Return the gradients so far, for every weight."""
         return self._found or [None] * len(self._weights)
@@ -255,10 +252,6 @@ class SharedGradients(Gradients):
     def discard(self) -> None:
         self._empty = True
         self._reached = [False] * len(self._weights)
-
-    def load_state(self, state: Sequence[Tensor | None]) -> None:
-        if any(value is not None for value in state):
-            self.add(state)
 
 
 def squared_norm_of(gradients: Sequence[Tensor]) -> float:

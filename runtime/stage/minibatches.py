@@ -147,7 +147,7 @@ class StreamedMinibatches(MinibatchSource):
         self._oldest_needed = max(self._oldest_needed, self._place(through)[0])
 
     def _place(self, minibatch: int) -> tuple[int, int]:
-        return divmod(minibatch - self.stream.first, self.stream.chunk_minibatches)
+        return divmod(minibatch, self.stream.chunk_minibatches)
 
     def _tensors(self, part: MicrobatchId) -> _Minibatch:
         self.wait_for(part[0])

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import NotFinite
-from drlpp.runtime.device.devices import CPU, to_device
+from drlpp.runtime.device.devices import CPU
 from drlpp.runtime.ipc.protocol import RunPlan
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.minibatches import MinibatchSource
@@ -192,9 +192,6 @@ class StageRunner:
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
         self.weights.begin(plan)
-        self._note_beginning(plan)
-
-    def _note_beginning(self, plan: RunPlan) -> None:
         self._plan = plan
         self.peak_weight_bytes = 0
         self.skipped_updates = 0
@@ -208,11 +205,8 @@ class StageRunner:
         """
         passed = InFlight(received)
         recomputed = part in self._plan.recomputed
-        with self.weights.lent(part) as weights:
-            if part in self._plan.kept and not recomputed:
-                passed.weights = self.weights.kept_for_replay(weights)
-            with torch.set_grad_enabled(not recomputed):
-                outputs, loss = self._call(part, received, weights, self.buffers)
+        with self.weights.lent(part) as weights, torch.set_grad_enabled(not recomputed):
+            outputs, loss = self._call(part, received, weights, self.buffers)
         if loss is not None:
             self.losses.add(part, loss)
             if self._plan.finite and (found := self.losses.not_finite):
@@ -360,45 +354,6 @@ class StageRunner:
 
     def _note_weight_bytes(self) -> None:
         self.peak_weight_bytes = max(self.peak_weight_bytes, self.weights.held_bytes())
-
-    # Parts in flight, for a checkpoint
-
-    def in_flight_state(self) -> dict[str, Any]:
-        """Return all of the parts in flight that :meth:`load_in_flight_state` needs, as plain data.
-
-        Activations inside the stage are not part of it: they are computed again from what was
-        received and the weights of the forward, which gives the same bits.
-        """
-        return {
-            "weights": self.weights.in_flight_state(),
-            "parts": {
-                part: {
-                    "received": {
-                        (key.stage, key.index): value.detach()
-                        for key, value in passed.received.items()
-                    },
-                    "weights": passed.weights,
-                }
-                for part, passed in self._in_flight.items()
-            },
-        }
-
-    def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
-        """Begin a run that continues where :meth:`in_flight_state` was taken."""
-        state = to_device(state, self.device)
-        self.weights.load_in_flight_state(state["weights"], plan)
-        self._note_beginning(plan)
-        for part, known in state["parts"].items():
-            received = {StageOutput(*key): value for key, value in known["received"].items()}
-            kept = known["weights"]
-            # The next checkpoint may find it in flight still.
-            passed = InFlight(received, weights=kept if part in plan.kept else {})
-            if part not in plan.recomputed:
-                # Running statistics have seen this part already.
-                buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-                with self.weights.replaying(part, kept) as weights:
-                    passed.outputs, passed.loss = self._call(part, received, weights, buffers)
-            self._in_flight[part] = passed
 
 
 @dataclass

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.errors import NotFinite
 from drlpp.runtime.ipc.protocol import RunPlan, WeightPlan
 from drlpp.runtime.stage.gradients import Gradients, SharedGradients, SumOverReplicas
 from drlpp.runtime.stage.weight_group import OWN, WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState
-from drlpp.runtime.weights.policies import Stash, WeightPolicy
+from drlpp.runtime.weights.policies import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
-
-KeptWeights = Mapping[int, list[Tensor] | None]
-"""By tie what was lent to a forward, None where the policies keep it themselves."""
+from drlpp.schedule.weight_policies import WeightUse
 
 Value = TypeVar("Value")
 
@@ -94,44 +91,33 @@ class StageWeights:
 
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
-        for tie in self._of:
-            self._begin(tie, plan.weights[tie])
-
-    def _begin(self, tie: int, plan: WeightPlan) -> None:
-        self.plans[tie] = plan
-        for group in self._of[tie]:
-            group.policy.begin(plan.uses, group.members.rates(plan.rates), plan.version)
-        if plan.shared == isinstance(self.gradients[tie], SharedGradients):
-            return
-        weights = self._weights[tie]
-        self.gradients[tie] = (
-            SharedGradients(weights, self._sum_over_replicas) if plan.shared else Gradients(weights)
-        )
+        for tie, groups in self._of.items():
+            own = self.plans[tie] = plan.weights[tie]
+            for group in groups:
+                group.policy.begin(own.uses, group.members.rates(own.rates))
+            if own.shared != isinstance(self.gradients[tie], SharedGradients):
+                weights, sums = self._weights[tie], self._sum_over_replicas
+                shared = SharedGradients(weights, sums) if own.shared else Gradients(weights)
+                self.gradients[tie] = shared
 
     # Passes
 
-    def lent(
-        self, part: MicrobatchId, *, backward: bool = False
-    ) -> AbstractContextManager[list[Tensor]]:
-        """Lend what a forward uses, or a backward or recomputation, in the order of ``names``."""
-        return self._lent(
-            lambda group: group.policy.lent(self._use(group, part), backward=backward)
-        )
-
-    def _use(self, group: WeightGroup, part: MicrobatchId) -> Any:
-        return self.plans[group.tie].uses[part]
-
     @contextmanager
-    def _lent(
-        self, lend: Callable[[WeightGroup], AbstractContextManager[list[Tensor]]]
-    ) -> Iterator[list[Tensor]]:
+    def lent(self, part: MicrobatchId, *, backward: bool = False) -> Iterator[list[Tensor]]:
+        """Lend what a forward uses, or a backward or recomputation, in the order of ``names``."""
         with ExitStack() as lending:
-            lent = [(group, lending.enter_context(lend(group))) for group in self.groups]
+            lent = []
+            for group in self.groups:
+                lend = group.policy.lent(self._use(group, part), backward=backward)
+                lent.append((group, lending.enter_context(lend)))
             yield [
                 weight
                 for tie in self._of
                 for weight in _by_place(given for given in lent if given[0].tie == tie)
             ]
+
+    def _use(self, group: WeightGroup, part: MicrobatchId) -> WeightUse:
+        return self.plans[group.tie].uses[part]
 
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> AbstractContextManager[None]:
         """Enclose a backward with respect to ``leaves``; ``last`` before a sum over replicas.
@@ -230,80 +216,15 @@ class StageWeights:
         """Return the newest weights by name."""
         return {name: w.detach() for name, w in zip(self.names, self.newest, strict=True)}
 
-    def saved(self, tie: int | None = None) -> tuple[dict[str, Tensor], OptimizerState]:
-        """Return weights by name, and what updates them: of a tie, or what no other stage saves.
-
-        Copies of tied weights are saved by the root: with parts in flight, others are behind.
-        """
-        own = [one for one in self._of if one == OWN or self.is_root(one)]
+    def saved(self) -> tuple[dict[str, Tensor], OptimizerState]:
+        """Return weights by name, and what updates them; copies are the same on all stages."""
         state: dict[str, Tensor] = {}
         optimizer: OptimizerState = {}
-        for group in (group for one in (own if tie is None else [tie]) for group in self._of[one]):
+        for group in self.groups:
             weights = zip(group.members.names, group.policy.weights, strict=True)
             state |= {name: weight.detach() for name, weight in weights}
             optimizer |= group.optimizer_state()
         return state, optimizer
-
-    def in_flight_state(self) -> dict[int, dict[str, Any]]:
-        """Return by tie what :meth:`load_in_flight_state` needs with parts in flight.
-
-        Gradients, older versions, and copies of tied weights as they are here.
-        """
-        found: dict[int, dict[str, Any]] = {}
-        for tie, groups in self._of.items():
-            held = [(group, group.policy.versions()) for group in groups]
-            # Groups keep the same ones.
-            versions = held[0][1] if held else ()
-            found[tie] = {
-                "gradients": self.gradients[tie].sums(),
-                "stashed": {
-                    version: _by_place((group, kept[version]) for group, kept in held)
-                    for version in versions
-                },
-            }
-            if tie != OWN:
-                found[tie]["model"], found[tie]["optimizer"] = self.saved(tie)
-        return found
-
-    def load_in_flight_state(self, state: Mapping[int, Mapping[str, Any]], plan: RunPlan) -> None:
-        """Begin a run that continues where :meth:`in_flight_state` was taken."""
-        for tie, groups in self._of.items():
-            for group in groups:
-                group.policy.load_versions(
-                    {
-                        version: [leaves[place] for place in group.places]
-                        for version, leaves in state[tie]["stashed"].items()
-                    }
-                )
-            self._begin(tie, plan.weights[tie])
-            self.gradients[tie].load_state(state[tie]["gradients"])
-
-    def kept_for_replay(self, lent: Sequence[Tensor]) -> KeptWeights:
-        """Return what a forward was lent, as :meth:`replaying` needs it."""
-        return {
-            tie: None
-            if any(isinstance(group.policy, Stash) for group in self._of[tie])
-            else [weight.detach().clone() for weight in weights] or None
-            for tie, weights in self._by_tie(lent)
-        }
-
-    @contextmanager
-    def replaying(self, part: MicrobatchId, kept: KeptWeights) -> Iterator[list[Tensor]]:
-        """Lend the weights of a forward that was made before; those that policies keep, as kept."""
-        written = {tie: weights for tie in self._of if (weights := kept.get(tie))}
-        newest = {tie: [w.detach().clone() for w in self._weights[tie]] for tie in written}
-        with self._lent(
-            lambda group: (
-                nullcontext(group.policy.weights)
-                if group.tie in written
-                else group.policy.lent(self._use(group, part))
-            )
-        ) as lent:
-            for tie, weights in written.items():
-                _overwrite(self._weights[tie], weights)
-            yield lent
-            for tie, weights in newest.items():
-                _overwrite(self._weights[tie], weights)
 
 
 def check_finite(state: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> None:
@@ -340,8 +261,3 @@ def clip(weights: Sequence[Tensor], norm: float, clip_norm: float) -> None:
             if weight.grad is not None:
                 # Not in place: autograd may give one tensor to two weights, or to a message.
                 weight.grad = weight.grad * scale
-
-
-def _overwrite(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights)):
-        torch._foreach_copy_(list(weights), list(values))

@@ -1,4 +1,4 @@
-"""What a training keeps, its check, and where: in one file, or in parts that every host writes."""
+"""What a training keeps, its check, and where: in one file, or in parts that workers write."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import ConfigDict, Field, Strict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -53,8 +53,7 @@ class TrainingProgress(Record):
 
     Attributes:
         epochs: reports of the whole epochs.
-        began: the minibatch of the next epoch before which the pipeline was empty.
-        position: the minibatches of that epoch before this number are done.
+        position: the minibatches of the next epoch before this number are done.
         losses: of their parts.
         evaluated: whether the last whole epoch has been.
     """
@@ -63,7 +62,6 @@ class TrainingProgress(Record):
     model_config = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True)
 
     epochs: tuple[EpochReport, ...] = ()
-    began: int = Field(default=0, ge=0)
     position: int = Field(default=0, ge=0)
     losses: dict[MicrobatchId, float] = Field(default_factory=dict)
     evaluated: bool = True
@@ -72,18 +70,18 @@ class TrainingProgress(Record):
 class TrainingCheckpoint(TrainingProgress):
     """A training between two minibatches: how far it is, and what continues it.
 
+    Of earlier versions it may have minibatches in flight as well, which are computed again.
+
     Attributes:
         model: weights and buffers by name.
         optimizer: its state by parameter.
-        in_flight: what every worker has in flight.
-        deployed: the placement and method that ``in_flight`` suits.
         data: states of the loader's generators, and a hash of the epoch's first minibatch.
     """
 
+    model_config = ConfigDict(extra="ignore")
+
     model: dict[str, Tensor]
     optimizer: dict[str, dict[str, Any]]
-    in_flight: dict[Annotated[int, Strict()], dict[str, Any]]
-    deployed: str
     data: tuple[tuple[Tensor, ...], str]
 
     @property
@@ -134,9 +132,9 @@ class CheckpointFile:
             NotFinite: weights are not finite.
             StorageFailure: it cannot be written; the last one is as it was.
         """
-        saved = session.checkpoint(deployment)
-        check_finite(saved["model"], session.captured.state)
-        write_checkpoint(self._path, {**saved, **facts})
+        model, optimizer = session.collect(deployment)
+        check_finite(model, session.captured.state)
+        write_checkpoint(self._path, {"model": model, "optimizer": optimizer, **facts})
 
     def read(self, session: ClusterSession) -> tuple[Any, Path]:
         """Return what it has, unchecked, and a file of it for the workers.
@@ -153,15 +151,15 @@ class PartsIndex(Document):
     Attributes:
         number: of the checkpoint in its training.
         attempt: to write it, a random number: workers of a lost host may still write for another.
-        workers: that have stored a part each.
-        leaders: those of them whose parts have the weights of a stage.
+        leaders: the workers that have stored a part each, one of every stage.
     """
 
+    # Earlier ones name the workers that had minibatches in flight.
+    model_config = ConfigDict(extra="ignore")
     kind: ClassVar[str] = "checkpoint-parts"
 
     number: Count
     attempt: Count
-    workers: tuple[Count, ...]
     leaders: tuple[Count, ...]
 
     @property
@@ -171,11 +169,11 @@ class PartsIndex(Document):
 
 
 class CheckpointParts:
-    """The same in a file of every worker, in a folder that all hosts share, or behind a URL.
+    """The same in a file of every stage, in a folder that all hosts share, or behind a URL.
 
-    Workers write at the same time. The index, written last, makes the parts the checkpoint, and
-    those of others, whole or not, are removed. ``checkpoint.json`` in the run's folder is a copy of
-    the index.
+    The first worker of each writes it, all at the same time. The index, written last, makes the
+    parts the checkpoint, and those of others, whole or not, are removed. ``checkpoint.json`` in the
+    run's folder is a copy of the index.
 
     Raises:
         InvalidInput: it cannot be opened, or the run keeps its checkpoint elsewhere.
@@ -201,11 +199,10 @@ class CheckpointParts:
     def save(
         self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
     ) -> None:
-        """Let all workers write their parts, and then the index."""
+        """Let workers write their parts, and then the index."""
         index = PartsIndex(
             number=self._number + 1,
             attempt=secrets.randbelow(_ATTEMPTS),
-            workers=tuple(deployment.plan.pipeline.workers),
             leaders=deployment.leaders,
         )
         session.write_parts(deployment, self._storage.location, index.folder)
@@ -298,19 +295,18 @@ def _read_parts(
                 # It stays mapped.
                 path.unlink(missing_ok=True)
 
-    parts = {worker: read(f"{index.folder}/{held_file(worker)}") for worker in index.workers}
+    parts = [read(f"{index.folder}/{held_file(worker)}") for worker in index.leaders]
     facts = read(f"{index.folder}/{_FACTS}")
     model, optimizer = dict(initial), dict[str, Any]()
     try:
-        for worker in index.leaders:
-            model |= parts[worker]["model"]
-            optimizer |= parts[worker]["optimizer"]
+        for part in parts:
+            model |= part["model"]
+            optimizer |= part["optimizer"]
         # Stages hold constants as well, and shared parameters under one of their names.
         model |= {alias: model[name] for alias, name in facts["aliases"].items()}
         return index, {
             "model": {name: model[name] for name in facts["names"]},
             "optimizer": optimizer,
-            "in_flight": {worker: part["in_flight"] for worker, part in parts.items()},
             **facts["training"],
         }
     except (LookupError, AttributeError, TypeError, ValueError) as error:

@@ -92,12 +92,12 @@ class ElasticTraining:
     """Lets a trainer train to its end, whatever becomes of workers.
 
     A worker that is lost is replaced with all others, in a fraction of a second, and the last
-    checkpoint continues with what was in flight. It is given up when it is lost again before the
-    next checkpoint, or cannot be started twice; the workers of a lost host are given up at once.
-    Then there is a plan for those that are left, on which what was in flight is computed again.
-    After every checkpoint those that have returned are taken back, and those that were not there
-    at the beginning; and what workers did since is looked at. If one takes longer than planned for,
-    or less, there is another plan, and training continues with it if it is predicted to be faster.
+    checkpoint continues. It is given up when it is lost again before the next checkpoint, or cannot
+    be started twice; the workers of a lost host are given up at once. Then there is a plan for
+    those that are left, on which the last checkpoint continues. After every checkpoint those that
+    have returned are taken back, and those that were not there at the beginning; and what workers
+    did since is looked at. If one takes longer than planned for, or less, there is another plan,
+    and training continues with it if it is predicted to be faster.
 
     Args:
         trainer: of a session of ``elasticity.most`` workers, some of which may not be there yet.

@@ -1,11 +1,12 @@
-"""The loop over epochs, with checkpoints between any two minibatches."""
+"""The loop over epochs, and over the runs between two checkpoints in an epoch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from torch import Tensor
@@ -14,16 +15,16 @@ from drlpp.errors import DRLPPError, InvalidFile, NotFinite, RunFailure
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.deploying.deployment import Deployment, RunOptions
 from drlpp.runtime.ipc.protocol import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_state_dict
+from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.session.measuring import RunMeter
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoints import (
     CHECKPOINT_NAME,
     CheckpointFile,
     CheckpointStore,
-    TrainingCheckpoint,
     TrainingProgress,
     checked_checkpoint,
     refuse_older,
@@ -38,22 +39,16 @@ from drlpp.runtime.training.training_plan import (
     TrainingPlan,
 )
 from drlpp.schedule.actions import MicrobatchId
+from drlpp.schedule.schedule import Schedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-
-_OTHER_PLACEMENT = (
-    "the checkpoint is of another placement or method: its weights are gone on with, and "
-    "minibatches that were in flight are sent again"
-)
 
 
 class Trainer:
     """Trains on a session's workers, and keeps ``checkpoint.pt`` in ``folder``, or parts.
 
-    A checkpoint of the same placement and method continues bit for bit as if nothing had happened,
-    with the minibatches that were in flight. Under another placement or method, or where a stage
-    has been cut differently, training continues from the weights and the optimizer's state: the
-    minibatches that were in flight are sent through the pipeline again. For methods that flush
-    there are none, and that is exact as well.
+    The pipeline drains before a checkpoint, and fills again behind it: nothing is in flight there,
+    and what is trained between two checkpoints is a run of its own. So a checkpoint continues
+    under any placement and method, and with the same ones bit for bit as if nothing had happened.
 
     The checkpoint of an epoch is written before the epoch is evaluated, so that no failure there
     loses it; whoever resumes from it evaluates the epoch again.
@@ -107,10 +102,10 @@ class Trainer:
 
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
-        deployment, goes_on = self._deploy(placement)
+        deployment = self._deploy(placement)
         if note := self.plan.check_not_beyond(len(self.reports), self._progress.position):
             self.observer.on_note(note)
-        self._until(self.plan.epochs * self._count, deployment, goes_on=goes_on)
+        self._until(self.plan.epochs * self._count, deployment)
         if self.plan.early_stopping:
             return self._read_best()
         return self.session.collect(deployment)[0]
@@ -120,12 +115,11 @@ class Trainer:
     ) -> Stint:
         """Train until so many minibatches are done in all, keep a checkpoint there, and evaluate.
 
-        Within an epoch the pipeline is not emptied: the checkpoint has what is in flight, with
-        which the next call continues. All stages have to have made whole updates there.
+        The pipeline drains there, as at the end of an epoch.
         """
-        deployment, goes_on = self._deploy(placement)
+        deployment = self._deploy(placement)
         first = self._done
-        seconds = self._until(minibatches, deployment, goes_on=goes_on)
+        seconds = self._until(minibatches, deployment)
         if self.reports and not self._progress.position:
             evaluation = self.reports[-1].held_out_loss, self.reports[-1].score
         else:
@@ -142,7 +136,7 @@ class Trainer:
         """The minibatches that are done in all."""
         return len(self.reports) * self._count + self._progress.position
 
-    def _until(self, minibatches: int, deployment: Deployment, *, goes_on: bool) -> float:
+    def _until(self, minibatches: int, deployment: Deployment) -> float:
         """Train until so many minibatches are done, or early stopping ends it.
 
         Every whole epoch is evaluated behind its checkpoint.
@@ -156,32 +150,22 @@ class Trainer:
                 self._end_epoch(deployment, log)
             while self._done < minibatches and not (stopping and stopping.is_over(self.reports)):
                 left = minibatches - len(self.reports) * self._count
-                stop = left if left < self._count else None
                 with self._telling_why_and_the_way_on():
-                    seconds += self._epoch(deployment, log, goes_on=goes_on, stop=stop)
-                    if stop is None:
-                        self._save(deployment)
-                if stop is None:
+                    seconds += self._epoch(deployment, log, min(left, self._count))
+                if not self._progress.position:
                     self._end_epoch(deployment, log)
                     if left > self._count and self.on_checkpoint:
                         self.on_checkpoint()
-                goes_on = False
         return seconds
 
-    def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> tuple[Deployment, bool]:
-        """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
-        plan = self.session.plan(placement)
-        saved, file = self._restore()
-        same = saved is not None and _identity(plan) == saved.deployed
+    def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> Deployment:
+        """Deploy the checkpoint, if there is one."""
+        plan, file = self.session.plan(placement), self._restore()
         # Starting workers is no part of the time that deploying takes again and again.
         self.session.prepare()
-        deployment = self.session.deploy(
-            plan, optimizer=self.optimizer, checkpoint=file, in_flight=same
-        )
+        deployment = self.session.deploy(plan, optimizer=self.optimizer, checkpoint=file)
         self.deploying_seconds = deployment.seconds
-        if saved is not None and not same and not self.on_checkpoint:
-            self.observer.on_note(_OTHER_PLACEMENT)
-        return deployment, same and self._progress.position > 0
+        return deployment
 
     def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
@@ -204,12 +188,12 @@ class Trainer:
         log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
 
-    def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:
-        """Return the last checkpoint, if any, and a file of it for the workers."""
+    def _restore(self) -> Path | None:
+        """Take over the last checkpoint, if any, and return a file of it for the workers."""
         if not self.store.exists():
             self._progress, self.saved = TrainingProgress(), (0, 0)
             self.data.load_state(self._first_samples)
-            return None, None
+            return None
         found, file = self.store.read(self.session)
         saved = checked_checkpoint(self.store, found, self.session.captured.state)
         self.saved = len(saved.epochs), saved.position
@@ -222,7 +206,7 @@ class Trainer:
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.
             self._read_best()
-        return saved, file
+        return file
 
     def _read_best(self) -> dict[str, Tensor]:
         """Read the weights of the best epoch so far."""
@@ -271,86 +255,101 @@ class Trainer:
         )
 
     def _save(self, deployment: Deployment) -> None:
-        facts = {"deployed": _identity(deployment.plan), "data": self.data.state()}
-        self.store.save(self.session, deployment, {**self._progress.model_dump(), **facts})
+        facts = {**self._progress.model_dump(), "data": self.data.state()}
+        self.store.save(self.session, deployment, facts)
         self.saved = len(self.reports), self._progress.position
 
-    def _epoch(
-        self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None
-    ) -> float:
-        """Do the minibatches of the next epoch that are not done yet; those before ``stop``.
+    def _epoch(self, deployment: Deployment, log: TrainingLog, end: int) -> float:
+        """Do the minibatches of the next epoch that are not done yet and come before ``end``.
+
+        There, and on the way where they are due, are checkpoints.
 
         Returns:
-            The seconds of training, without those of checkpoints on the way.
+            The seconds of training, without those of checkpoints.
         """
-        epoch = len(self.reports) + 1
-        done, before = self._progress.position, self._progress.losses
-        # A pipeline that continues does what it would have done; another one begins where it ended.
-        began = self._progress.began if goes_on else done
-        first = (epoch - 1) * self._count + began
-        options = replace(
-            self.data.training(epoch, began, done),
+        epoch, first = len(self.reports) + 1, self._progress.position
+        planned = epoch > self.plan.synchronous_epochs
+        meter = self.meter = RunMeter(deployment.plan.pipeline)
+        with self._samples(epoch, first) as samples:
+            begin, saving = time.perf_counter(), 0.0
+            for stop in self.plan.stops(deployment.plan, first, end):
+                meter.add(*self._run(deployment, log, samples, stop))
+                paused = time.perf_counter()
+                if self.on_checkpoint and planned:
+                    meter.measure()
+                if stop < self._count:
+                    self._save(deployment)
+                if stop < end and self.on_checkpoint:
+                    self.on_checkpoint()
+                saving += time.perf_counter() - paused
+        seconds = time.perf_counter() - begin
+        if end == self._count:
+            self._report(deployment, log, meter, (end - first) / seconds)
+            self._save(deployment)
+        return seconds - saving
+
+    @contextmanager
+    def _samples(self, epoch: int, first: int) -> Iterator[RunOptions]:
+        """Provide the minibatches of an epoch from ``first`` on, for all runs to come."""
+        samples = self.data.training(epoch, first)
+        if (loaded := samples.loaded) is None:
+            yield samples
+            return
+        if first:
+            # A loader begins the epoch anew to get there, which is no training.
+            loaded = primed(loaded)
+        with suspended_sigchld_handler(), closing(loaded):
+            yield replace(samples, loaded=loaded)
+
+    def _run(
+        self, deployment: Deployment, log: TrainingLog, samples: RunOptions, stop: int
+    ) -> tuple[Schedule, Mapping[int, RunResult]]:
+        """Do the next minibatches of the epoch, those before ``stop``, until the pipeline is empty.
+
+        ``samples`` are those of the rest of the epoch; a loader's are taken as they come.
+        """
+        epoch, done = len(self.reports) + 1, self._progress.position
+        count, first = stop - done, (epoch - 1) * self._count + done
+        order, loaded = samples.order, samples.loaded
+        options = RunOptions(
+            order=None if order is None else order[done - self._count :][:count],
+            loaded=None if loaded is None else (one for one in islice(loaded, count)),
             rates=self._rates[first:] if self._rates is not None else None,
             first_minibatch=first,
             asynchronous_before=max(0, first - self.plan.synchronous_epochs * self._count),
             synchronous=epoch <= self.plan.synchronous_epochs,
             finite=True,
         )
-        if done and options.loaded is not None:
-            # A loader begins the epoch anew to get there, which is no training.
-            options = replace(options, loaded=primed(options.loaded))
-        left = self._count - began
-        checkpoints = self.plan.cuts(deployment.plan, left) if stop is None else [stop - began]
-        begin, saving = time.perf_counter(), 0.0
-        meter = self.meter = RunMeter(deployment.plan.pipeline, done - began)
-
-        def save(cut: int, results: Mapping[int, RunResult]) -> bool:
-            nonlocal saving
-            paused = time.perf_counter()
-            losses = before | _numbered(began, (r.losses for r in results.values()))
-            self._log(log, epoch, losses)
-            self._progress = TrainingProgress(
-                epochs=self.reports, began=began, position=began + cut, losses=losses
-            )
-            self._save(deployment)
-            if began + cut != stop and self.on_checkpoint:
-                # An epoch that flushes is not what was planned.
-                if not options.synchronous:
-                    meter.measure(cut, results)
-                self.on_checkpoint()
-            saving += time.perf_counter() - paused
-            return began + cut == stop
-
+        begin = time.perf_counter()
         live: dict[MicrobatchId, float] = {}
 
         def tell(progress: Progress) -> None:
-            through = began + progress.through
-            live.update(_numbered(began, [progress.losses]))
+            through = done + progress.through
+            live.update(_numbered(done, progress.losses))
             passed = {part: live.pop(part) for part in list(live) if part[0] < through}
             self._log(log, epoch, passed)
-            speed = (through - done) / (time.perf_counter() - begin)
+            speed = progress.through / (time.perf_counter() - begin)
             self.observer.on_progress(
                 ProgressReport(epoch, through, self._count, progress.loss, speed)
             )
 
-        schedule, results = self.session.run(
-            deployment,
-            left,
-            options,
-            on_progress=tell,
-            cuts=checkpoints,
-            start=done - began if goes_on else None,
-            on_cut=save,
+        schedule, results = self.session.run(deployment, count, options, on_progress=tell)
+        losses = dict[MicrobatchId, float]()
+        for result in results.values():
+            losses |= _numbered(done, result.losses)
+        self._log(log, epoch, losses)
+        self._progress = TrainingProgress(
+            epochs=self.reports, position=stop, losses=self._progress.losses | losses
         )
-        seconds = time.perf_counter() - begin
-        if stop is not None:
-            return seconds - saving
-        if self.on_checkpoint and not options.synchronous:
-            meter.measure(left, results)
-        of_parts = before | _numbered(began, (r.losses for r in results.values()))
-        self._log(log, epoch, of_parts)
-        losses = list(_mean_losses(of_parts).values())
-        log.workers(epoch, schedule, results)
+        return schedule, results
+
+    def _report(
+        self, deployment: Deployment, log: TrainingLog, meter: RunMeter, speed: float
+    ) -> None:
+        """Note that an epoch is done; it is still to be evaluated."""
+        epoch, results = len(self.reports) + 1, meter.results
+        assert meter.schedule is not None
+        log.workers(epoch, meter.schedule, results)
         # Asynchronous stages skip updates each on their own; the largest number is reported.
         if skipped := max(result.skipped_updates for result in results.values()):
             scale = deployment.plan.method.applied_loss_scale
@@ -358,17 +357,17 @@ class Trainer:
                 f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {skipped} "
                 f"of its updates; a loss_scale below {scale:g} may help"
             )
+        losses = list(_mean_losses(self._progress.losses).values())
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),
             held_out_loss=None,
             score=None,
-            minibatches_per_second=(self._count - done) / seconds,
+            minibatches_per_second=speed,
         )
         self._progress = TrainingProgress(
             epochs=(*self.reports, report), evaluated=not self.data.held_out_count.samples
         )
-        return seconds - saving
 
     def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
         """Write about minibatches of an epoch."""
@@ -389,20 +388,9 @@ class Trainer:
         return count.mean_loss(found.losses), score
 
 
-def _identity(plan: ExecutionPlan) -> str:
-    """Return what two checkpoints have in common whose parts in flight suit each other."""
-    return f"{plan.placement.model_dump_json()} {plan.method.model_dump_json()}"
-
-
-def _numbered(
-    began: int, found: Iterable[Mapping[MicrobatchId, float]]
-) -> dict[MicrobatchId, float]:
-    """Return losses of a run that began with minibatch number ``began`` of its epoch."""
-    return {
-        (minibatch + began, microbatch): loss
-        for losses in found
-        for (minibatch, microbatch), loss in losses.items()
-    }
+def _numbered(done: int, losses: Mapping[MicrobatchId, float]) -> dict[MicrobatchId, float]:
+    """Return losses of a run before which so many minibatches of the epoch were done."""
+    return {(minibatch + done, part): loss for (minibatch, part), loss in losses.items()}
 
 
 def _mean_losses(losses: Mapping[MicrobatchId, float]) -> dict[int, float]:

@@ -73,10 +73,10 @@ class PipelineTrainer:
             is stale while the model is young (W of PipeMare).
         early_stopping: ends training when it does not get better.
         checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. It is
-            rounded up to whole updates of all stages. Weights of minibatches in flight are kept
-            around a checkpoint, which takes memory that the method itself does not need.
-        checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
-            writes its own parts of a checkpoint, instead of ``checkpoint.pt`` in ``out``.
+            rounded up to whole updates of all stages. The pipeline drains before a checkpoint, so
+            that the weights of an asynchronous method depend on it.
+        checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every stage's
+            part of a checkpoint is written, instead of ``checkpoint.pt`` in ``out``.
         elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
             :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
             ``changes.jsonl`` and is a note to ``observer``.
@@ -91,9 +91,8 @@ class PipelineTrainer:
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
         out: folder for the results.
-        resume: continue from the last checkpoint in ``out``, exactly as if nothing had happened;
-            under another placement or method as
-            :class:`~drlpp.runtime.training.trainer.Trainer` says. Where there is none yet,
+        resume: continue from the last checkpoint in ``out``; with the same placement, method and
+            ``checkpoint_every`` exactly as if nothing had happened. Where there is none yet,
             training begins, with a note to ``observer``.
         seed: of weights, order of samples, and dropout.
         observer: is called with how training goes.

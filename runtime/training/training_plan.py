@@ -209,16 +209,16 @@ class TrainingPlan:
         minibatches = self.epochs * minibatches_per_epoch
         return self.learning_rate.rates(optimizer.rate, minibatches, minibatches_per_epoch)
 
-    def cuts(self, plan: ExecutionPlan, minibatches: int) -> list[int]:
-        """Return where checkpoints are due on the way through an epoch, or what is left of it.
+    def stops(self, plan: ExecutionPlan, first: int, end: int) -> list[int]:
+        """Return before which minibatches of an epoch, from ``first`` on, the pipeline drains.
 
-        Every stage has just made an update of all minibatches so far there.
+        That is before ``end``, and where checkpoints are due, behind whole updates of all stages.
         """
         if not self.checkpoint_every:
-            return []
+            return [end]
         together = plan.method.minibatches_together(plan.pipeline)
         every = -(-self.checkpoint_every // together) * together
-        return list(range(every, minibatches, every))
+        return [*range(first + every, end, every), end]
 
     def check_not_beyond(self, done: int, position: int) -> str | None:
         """Check that no more epochs and minibatches are done than are wanted, or return a note.

@@ -40,18 +40,15 @@ class WeightPolicy:
         self._rates: Sequence[float] = ()
         self._version = 0
 
-    def begin(
-        self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
-    ) -> None:
-        """Prepare for a run.
+    def begin(self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float]) -> None:
+        """Prepare for a run; the weights now are its version 0.
 
         Args:
-            uses: of all parts of which a forward or a backward is still to come.
+            uses: of all parts of the run.
             rates: the learning rate of every update, from that which makes version 1.
-            version: of the weights now.
         """
         self._rates = rates
-        self._version = version
+        self._version = 0
 
     @contextmanager
     def lent(self, use: WeightUse, *, backward: bool = False) -> Iterator[list[Tensor]]:
@@ -99,13 +96,6 @@ class WeightPolicy:
         """Return tensors that hold weights, other than the newest."""
         return []
 
-    def versions(self) -> dict[int, list[Tensor]]:
-        """Return older versions that are held, for a checkpoint with parts in flight."""
-        return {}
-
-    def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
-        """Take over versions; :meth:`begin` has to follow."""
-
     def state(self) -> PolicyState:
         """Return the part of a checkpoint besides weights and optimizer, for every weight."""
         return [{} for _ in self.weights]
@@ -140,16 +130,10 @@ class Stash(WeightPolicy):
         self._versions: dict[int, list[Tensor]] = {}
         self._pending: Counter[int] = Counter()
 
-    def begin(
-        self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
-    ) -> None:
-        """Prepare for a run; older versions that it still needs are kept."""
-        super().begin(uses, rates, version)
+    def begin(self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float]) -> None:
+        super().begin(uses, rates)
         self._pending = Counter(use.stashed for use in uses.values())
-        # Parts in flight refer to the very tensors that were lent to their forwards.
-        kept = {v: leaves for v, leaves in self._versions.items() if v <= version}
-        self._versions = {v: leaves for v, leaves in kept.items() if self._pending[v]}
-        self._versions[version] = kept.get(version) or self._leaves()
+        self._versions = {0: self._leaves()}
 
     def _leaves(self) -> list[Tensor]:
         # .data has a version counter of its own: autograd must not see the updates of the newest.
@@ -176,12 +160,3 @@ class Stash(WeightPolicy):
 
     def copies(self) -> list[Tensor]:
         return [leaf for leaves in self._versions.values() for leaf in leaves]
-
-    def versions(self) -> dict[int, list[Tensor]]:
-        return {v: leaves for v, leaves in self._versions.items() if v != self._version}
-
-    def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
-        self._versions = {
-            version: [leaf.detach().clone().requires_grad_() for leaf in leaves]
-            for version, leaves in versions.items()
-        }

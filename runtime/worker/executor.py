@@ -51,7 +51,6 @@ class Executor:
         on_progress: called with the number of minibatches that are done.
         everyone: the group of all workers of the placement; None in an evaluation.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
-        received: messages that have arrived and were not used yet.
         processor_seconds: that computing took in every action of the run, without any rest.
     """
 
@@ -61,8 +60,8 @@ class Executor:
     on_progress: Callable[[int], None]
     everyone: dist.ProcessGroup | None = None
     speed: float = 1.0
-    received: dict[Message, list[Tensor]] = field(default_factory=dict)
     processor_seconds: list[float] = field(default_factory=list)
+    _received: dict[Message, list[Tensor]] = field(default_factory=dict)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
     _summed_next: frozenset[MicrobatchId] = frozenset()
     _last_of: Mapping[int, int] = field(default_factory=dict)
@@ -100,12 +99,12 @@ class Executor:
     def _prepare_training(self, actions: Sequence[Action]) -> None:
         self._summed_next = _last_before_sums(actions)
         self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
-        self._tied = TiedSums(self._trained, self.received.pop)
+        self._tied = TiedSums(self._trained, self._received.pop)
 
     def _perform(self, action: Action) -> None:
         match action:
             case Receive(message, _):
-                self.received[message] = self.mailbox.receive(action)
+                self._received[message] = self.mailbox.receive(action)
             case Send(message, _) if message.payload in TIED_PAYLOADS:
                 self.mailbox.send(action, self._tied.to_send(message))
             case Send(message, _):
@@ -151,7 +150,7 @@ class Executor:
         program = runner.program
         received: dict[StageOutput, Tensor] = {}
         for source, contents in program.receives.items():
-            tensors = self.received.pop(Message("activation", source, program.stage, *part))
+            tensors = self._received.pop(Message("activation", source, program.stage, *part))
             for (index, _), tensor in zip(contents, tensors, strict=True):
                 received[StageOutput(source, index)] = tensor
         outputs = runner.forward(part, received)
@@ -162,7 +161,7 @@ class Executor:
     def _pass_on(self, message: Message, tensors: list[Tensor]) -> None:
         """Keep what is to be sent, or hand it to the worker's other stage."""
         if any(runner.program.stage == message.target_stage for runner in self.runners):
-            self.received[message] = [tensor.detach() for tensor in tensors]
+            self._received[message] = [tensor.detach() for tensor in tensors]
         else:
             self._outgoing[message] = tensors
 
@@ -187,7 +186,7 @@ class Executor:
             floating = [index for index, spec in contents if spec.differentiable]
             if not floating:
                 continue
-            tensors = self.received.pop(Message("gradient", target, program.stage, *part))
+            tensors = self._received.pop(Message("gradient", target, program.stage, *part))
             for index, tensor in zip(floating, tensors, strict=True):
                 # An output that several stages read gets the sum of their gradients.
                 gradients[index] = gradients[index] + tensor if index in gradients else tensor

@@ -7,7 +7,7 @@ import pickle
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,15 +53,11 @@ from drlpp.runtime.stage.stage_runner import EvaluationRunner, StageRunner
 from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.worker.executor import Executor, Runner
 from drlpp.runtime.worker.operator_timing import time_training
-from drlpp.schedule.actions import Message
 
 if TYPE_CHECKING:
     from drlpp.runtime.stage.compiling import StageCompiler
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
-
-_STAGES = ("stage", "second_stage")
-"""What a worker holds, as checkpoints name it."""
 
 
 @dataclass
@@ -72,20 +68,14 @@ class _Held:
         command: that it was deployed by.
         connections: to the other workers of the placement.
         runners: of its stages.
-        inbox: messages that have arrived and were not used yet.
-        restored: of a checkpoint, what was in flight, until the first run.
         memory: what counts the memory of its tensors, where that is limited and torch does not.
-        streamed: minibatches of the last run that loaded some.
         counted: whether that has seen all that repeats itself.
     """
 
     command: Deploy
     connections: Connections
     runners: list[StageRunner]
-    inbox: dict[Message, list[Tensor]]
-    restored: dict[str, Any] | None
     memory: MemoryCount | None
-    streamed: StreamedMinibatches | None = None
     counted: bool = False
 
 
@@ -214,27 +204,17 @@ class Worker:
         stages = self._on_device(command.stages)
         numbers = " and ".join(str(program.stage) for program in stages)
         memory = self._accelerator.new_memory_count(f"worker {self._worker} (stage {numbers})")
-        restored: dict[str, Any] | None = None
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = read_checkpoint(self._folder / command.checkpoint_file)
             state, optimizer_state = checkpoint["model"], checkpoint["optimizer"]
-            if command.in_flight:
-                restored = checkpoint["in_flight"][self._worker]
-                # Running statistics are a replica's own.
-                state |= restored["buffers"]
         connections = self._connect(command.group, self._pace)
         runners = []
-        for name, program, delays in zip(_STAGES, stages, command.delays, strict=False):
-            own_state, own_optimizer_state = state, optimizer_state
-            # With parts in flight, copies of tied weights are behind those of the whole model.
-            for copy in restored[name]["weights"].values() if restored else ():
-                own_state = own_state | copy.get("model", {})
-                own_optimizer_state = own_optimizer_state | copy.get("optimizer", {})
+        for program, delays in zip(stages, command.delays, strict=True):
             with memory or nullcontext():
                 runner = StageRunner(
                     program=program,
-                    state=own_state,
+                    state=state,
                     method=command.method,
                     optimizer=command.optimizer,
                     delays=delays,
@@ -242,11 +222,11 @@ class Worker:
                     sum_over_replicas=connections.start_sum if connections.replicas else None,
                     counts_for_norm=self._worker == command.group.replicas[0],
                     seed=command.seed,
-                    optimizer_state=own_optimizer_state,
+                    optimizer_state=optimizer_state,
                     device=self._accelerator.device,
                 )
             runners.append(runner)
-        self._deployed = _Held(command, connections, runners, {}, restored, memory)
+        self._deployed = _Held(command, connections, runners, memory)
         return self._compile(runners) if command.method.compiled else {}
 
     def _compile(self, runners: Sequence[StageRunner]) -> dict[int, str]:
@@ -289,11 +269,15 @@ class Worker:
         trained, everyone = held.runners, held.connections.everyone
         minibatches = self._minibatches(command)
         runners: Sequence[Runner] = trained
+        # So replicas go on from a checkpoint, which has the first one's, as without one.
+        for runner in trained:
+            held.connections.share_buffers(runner.buffers.values())
         if command.evaluation is None:
-            self._begin(command, minibatches)
+            for runner, plan in zip(trained, command.plans, strict=True):
+                runner.minibatches = minibatches
+                runner.first_minibatch = command.first_minibatch
+                runner.begin(plan)
         else:
-            for runner in trained:
-                held.connections.share_buffers(runner.buffers.values())
             runners = [
                 EvaluationRunner(stage, runner, minibatches)
                 for stage, runner in zip(self._on_device(command.evaluation), trained, strict=True)
@@ -308,7 +292,6 @@ class Worker:
             clock=self._accelerator.new_clock(),
             on_progress=self._progress_of(runners[-1], on_progress),
             everyone=everyone if trains else None,
-            received=held.inbox if trains else {},
             speed=self._spec.speed,
         )
         self._accelerator.reset_peak_memory()
@@ -333,35 +316,16 @@ class Worker:
         )
 
     def _minibatches(self, command: Run) -> MinibatchSource:
-        """Return what this run works on; a stream continues where the run before left it."""
-        held, device = self._held, self._accelerator.device
+        """Return what this run works on."""
+        device = self._accelerator.device
         if command.stream is None:
             read = replace(self._samples, order=command.order, microbatches=command.microbatches)
             return read.on(device)
-        if held.streamed is None or held.streamed.stream != command.stream:
-            held.streamed = StreamedMinibatches(
-                command.stream, self._folder, command.microbatches, device, self._channel.send
-            )
-            if not any(runner.program.reads_data for runner in held.runners):
-                self._channel.send(NOTHING_READ)
-        return held.streamed
-
-    def _begin(self, command: Run, minibatches: MinibatchSource) -> None:
-        """Prepare the runners for training, which may resume what is in flight."""
-        held = self._held
-        restored, held.restored = held.restored, None
-        if not command.goes_on:
-            held.inbox = {}
-        elif restored is not None:
-            inbox = to_device(restored["inbox"], self._accelerator.device)
-            held.inbox = {Message(*key): tensors for key, tensors in inbox}
-        for name, runner, plan in zip(_STAGES, held.runners, command.plans, strict=False):
-            runner.minibatches = minibatches
-            runner.first_minibatch = command.first_minibatch
-            if command.goes_on and restored is not None:
-                runner.load_in_flight_state(restored[name], plan)
-            else:
-                runner.begin(plan)
+        if not any(runner.program.reads_data for runner in self._held.runners):
+            self._channel.send(NOTHING_READ)
+        return StreamedMinibatches(
+            command.stream, self._folder, command.microbatches, device, self._channel.send
+        )
 
     def _progress_of(
         self, runner: Runner, on_progress: Callable[[int], None]
@@ -390,20 +354,12 @@ class Worker:
             return exchange(connections.links, self._worker, command)
 
     def _collect(self, command: Collect) -> None:
-        """Write weights, the optimizer's state and what is in flight into a file or a storage."""
+        """Write weights and the optimizer's state into a file or a storage."""
         held: dict[str, Any] = {"model": {}, "optimizer": {}}
-        buffers: dict[str, Tensor] = {}
         for runner in self._held.runners:
-            if command.weights:
-                model, optimizer = runner.saved()
-                held["model"] |= model
-                held["optimizer"] |= optimizer
-            buffers |= runner.buffers
-        if command.in_flight:
-            inbox = [(astuple(message), tensors) for message, tensors in self._held.inbox.items()]
-            held["in_flight"] = {"inbox": inbox, "buffers": buffers}
-            for name, runner in zip(_STAGES, self._held.runners, strict=False):
-                held["in_flight"][name] = runner.in_flight_state()
+            model, optimizer = runner.saved()
+            held["model"] |= model
+            held["optimizer"] |= optimizer
         file = held_file(self._worker)
         path, held = self._folder / file, to_device(held, CPU)
         if not command.storage:

@@ -44,20 +44,25 @@ def candidates(session: ClusterSession) -> list[Contender]:
     "method", fast_are([Method()], [Method(), Method(microbatches=2), Method(accumulate=2)])
 )
 def test_pauses_change_nothing(session: ClusterSession, tmp_path: Path, method: Method) -> None:
-    """Bit for bit, though others use the workers meanwhile; 12 minibatches make an epoch."""
+    """Bit for bit as checkpoints there, though others use the workers meanwhile."""
     plan = session.plan(in_a_row(session.graph, 0, 1), method)
     whole = Trainer(
-        session, data(), _new(tmp_path / "whole"), TrainingPlan(2), TrainerCallbacks()
+        session,
+        data(),
+        _new(tmp_path / "whole"),
+        TrainingPlan(2, checkpoint_every=4),
+        TrainerCallbacks(),
     ).train(plan)
-    endless, folder = TrainingPlan(epochs=1), _new(tmp_path / "pauses")
+    endless, folder = TrainingPlan(1, checkpoint_every=4), _new(tmp_path / "pauses")
     trainer = Trainer(session, data(), folder, endless, TrainerCallbacks())
     seen = []
-    for stop in (4, 6, 12, 16, 24):
+    # An epoch has 12 minibatches.
+    for stop in (4, 8, 12, 20, 24):
         stint = trainer.train_until(plan, stop)
         session.measure(in_a_row(session.graph, 1, 0), 4)
         seen.append((stint.first, stint.done))
         assert stint.seconds > 0
-    assert seen == [(0, 4), (4, 6), (6, 12), (12, 16), (16, 24)]
+    assert seen == [(0, 4), (4, 8), (8, 12), (12, 20), (20, 24)]
     checkpoint = folder / "checkpoint.pt"
     again = session.collect(session.deploy(plan, checkpoint=checkpoint))[0]
     torch.testing.assert_close(again, whole, rtol=0, atol=0)

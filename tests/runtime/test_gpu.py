@@ -216,15 +216,16 @@ def test_a_checkpoint_goes_on_on_the_processor_and_back(
     method, placement = Method(policy="pipeoptim"), placements(captured)["straight"]
     deployment = session.deploy(placement, method, SPEC)
     session.run(deployment, 8, RunOptions(order=order(8)))
-    write_checkpoint(tmp_path / "here", session.checkpoint(deployment))
-    state, _ = session.collect(deployment)
+    state, optimizer = session.collect(deployment)
+    write_checkpoint(tmp_path / "here", {"model": state, "optimizer": optimizer})
     with ClusterSession(captured, workers=4, device="cpu") as processors:
         processors.use_samples(*samples())
         there = processors.deploy(placement, method, SPEC, tmp_path / "here")
         found, _ = processors.collect(there)
         assert largest_difference(found, state) == 0
         processors.run(there, 4, RunOptions(order=order(4)))
-        write_checkpoint(tmp_path / "there", processors.checkpoint(there))
+        state, optimizer = processors.collect(there)
+        write_checkpoint(tmp_path / "there", {"model": state, "optimizer": optimizer})
     back = session.deploy(placement, method, SPEC, tmp_path / "there")
     session.run(back, 4, RunOptions(order=order(4)))
 

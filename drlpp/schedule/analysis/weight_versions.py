@@ -1,9 +1,11 @@
 """Which weights a microbatch meets on a worker, and the rates of updates, counted in the schedule.
 
 A stage's weights are numbered by its updates; those a run starts with are number 0. A run is an
-epoch, which begins and ends with an empty pipeline, so all counts begin anew in each. In steady
-state on a straight pipeline of D stages they are those of the papers: s = D − rank − 1 (pipeoptim
-eq. 4), w^(t−n+1) at every stage with vertical sync (pipedream §3.3), a delay of one for
+epoch, or what is between two checkpoints of it. It begins and ends with an empty pipeline, so all
+counts begin anew in each.
+
+In steady state on a straight pipeline of D stages they are those of the papers: s = D − rank − 1
+(pipeoptim eq. 4), w^(t−n+1) at every stage with vertical sync (pipedream §3.3), a delay of one for
 PipeDream-2BW, ⌊rank/2⌋ + D − rank − 1 and ⌊rank/2⌋ for SpecTrain. Counting gives them as well for
 replicated stages, branches, accumulated gradients, and while the pipeline fills; with N parts in
 flight for each link beyond NOAM, where s is (1 + N)(D − rank − 1); and with minibatches of M

@@ -27,15 +27,12 @@ class InFlight:
 
     ``outputs`` are those that later stages read, by index; none where the activations are to be
     computed again. What the model returns is not among them: it may be the largest tensor of all,
-    and the loss keeps what its backward needs. ``weights`` are those of the forward where a
-    checkpoint needs them (``StageWeights.kept_for_replay``). ``half_done`` is the backward between
-    its halves.
+    and the loss keeps what its backward needs. ``half_done`` is the backward between its halves.
     """
 
     received: Received
     outputs: Mapping[int, Tensor] = field(default_factory=dict)
     loss: Tensor | None = None
-    weights: Mapping[int, list[Tensor] | None] = field(default_factory=dict)
     half_done: SplitBackward | None = None
 
     @property

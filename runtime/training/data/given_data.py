@@ -46,9 +46,9 @@ class SamplesInMemory(TrainingData):
         session.use_samples(*joined([self._data.train, self._data.test]))
         session.lent = self._data
 
-    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
+    def training(self, epoch: int, begin: int) -> RunOptions:
         """Return a permutation of all training samples; what fills no minibatch is left out."""
-        return RunOptions(order=self._order(epoch)[first:])
+        return RunOptions(order=self._order(epoch)[begin:])
 
     def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
         for indices in self._order(epoch)[begin:]:

@@ -126,14 +126,8 @@ class TrainingData(ABC):
     def held_out(self) -> Generator[Samples]:
         """Yield the held-out minibatches."""
 
-    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
-        """Return the minibatches of an epoch for workers.
-
-        Args:
-            epoch: which.
-            first: the minibatch of the epoch that is number 0 of the run.
-            begin: the minibatch of the epoch that the run begins with, or resumes with.
-        """
+    def training(self, epoch: int, begin: int) -> RunOptions:
+        """Return the minibatches of an epoch for workers, from number ``begin`` on."""
         return RunOptions(loaded=self.minibatches_here(epoch, begin))
 
     def evaluation(self) -> RunOptions:

@@ -79,10 +79,7 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
     tree = {
         "model": captured.state,
         "optimizer": {name: {"step": torch.ones(())} for name in captured.state},
-        "in_flight": {0: {"stage": None}, 1: {"stage": {(1, 0): torch.ones(2)}}},
-        "deployed": "here",
         "epochs": [asdict(report)],
-        "began": 0,
         "position": 1,
         "losses": {(0, 0): 1.0},
         "data": ((torch.Generator().get_state(),), "first"),

@@ -174,7 +174,7 @@ def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(
 def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a file for every minibatch, of 60; also what passes between two cuts goes."""
+    """With a file for every minibatch, of 60 in three runs."""
     monkeypatch.setattr(
         "drlpp.runtime.session.minibatch_streamer.chunk_minibatches", lambda bytes_: 1
     )
@@ -197,8 +197,8 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     document = placement_file(captured, 0, 0, 1, method=STASH)
     trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=25)
     trainer.fit(stream, epochs=1, minibatches=60)
-    assert len(folders) == 1
-    assert 5 <= max(counts) < 30
+    assert len(folders) == 3
+    assert 5 <= max(counts) < 20
 
 
 def test_held_out_samples_without_end_are_refused(captured: CapturedModel, tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 `test_plain_training.py` compares a tied model with plain PyTorch and with PipeDream's formula.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,6 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.deploying.deployment import Deployment
-from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.ipc.tensor_file import write_checkpoint
-from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns, words
@@ -123,62 +119,21 @@ def test_weights_equal_the_reference(
 def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
 ) -> None:
-    """Also where contributions and sums are on their way, and copies behind the root's."""
     chosen = {**ASYNCHRONOUS, **FLUSHING}[method]
     candidate = Candidate(placements(captured)[shape], chosen)
     options = RunOptions(order=order(MINIBATCHES))
-    assert_resumes(session, candidate, OPTIMIZERS["adamw"], options, (4, 9), tmp_path)
-
-
-def test_another_placement_continues_with_the_roots_copy(
-    captured: CapturedModel, session: ClusterSession, tmp_path: Path
-) -> None:
-    """In the checkpoint, weights and moments are those of as many updates as all others."""
-    options = RunOptions(order=order(MINIBATCHES))
-    checkpoints = []
-
-    def save(cut: int, results: Mapping[int, RunResult]) -> bool:
-        checkpoints.append(session.checkpoint(deployment))
-        return True
-
-    method = Method(policy="stash")
-    deployment = session.deploy(placements(captured)["straight"], method, OPTIMIZERS["adamw"])
-    session.run(deployment, MINIBATCHES, options, cuts=(8,), on_cut=save)
-    (checkpoint,) = checkpoints
-    tied, others = checkpoint["optimizer"]["head.weight"], checkpoint["optimizer"]["stem.weight"]
-    assert tied["step"] == others["step"] == 8
-    last = checkpoint["in_flight"][3]["stage"]["weights"][1]
-    assert last["optimizer"]["head.weight"]["step"] < 8, "the copy of the last stage is behind"
-    assert torch.equal(checkpoint["model"]["head.weight"], checkpoint["model"]["words.weight"])
-    path = tmp_path / "checkpoint.pt"
-    write_checkpoint(path, checkpoint)
-    both = []
-    for shape in ("replicated", "branching"):
-        deployment = session.deploy(
-            placements(captured)[shape],
-            Method(schedule="gpipe", policy="sync"),
-            OPTIMIZERS["adamw"],
-            checkpoint=path,
-        )
-        session.run(deployment, 3, replace(options, order=order(3)))
-        both.append(session.collect(deployment)[0])
-    assert largest_difference(*both) < 1e-9
+    data = Minibatches(*samples())
+    assert_resumes(session, candidate, OPTIMIZERS["adamw"], data, options, (4, 9), tmp_path)
 
 
 def _check_copies(session: ClusterSession, deployment: Deployment) -> None:
     """Check that all copies on all workers have the same bits, and what updates them too."""
-    saved = session.checkpoint(deployment)
+    model, optimizer = session.collect(deployment)
     copies = 0
-    for held in saved["in_flight"].values():
-        for stage in ("stage", "second_stage"):
-            weights = held.get(stage, {}).get("weights", {})
-            for tied in (of_tie for tie, of_tie in weights.items() if tie != OWN):
-                copies += 1
-                assert all(
-                    torch.equal(value, saved["model"][name])
-                    for name, value in tied["model"].items()
-                )
-                for name, state in tied["optimizer"].items():
-                    known = saved["optimizer"][name]
-                    torch.testing.assert_close(state, known, rtol=0, atol=0, equal_nan=True)
+    for held in session.stages_of(deployment.plan.pipeline.workers).values():
+        for name in held["model"].keys() & set(session.captured.aliases.values()):
+            copies += 1
+            assert torch.equal(held["model"][name], model[name])
+            state, known = held["optimizer"][name], optimizer[name]
+            torch.testing.assert_close(state, known, rtol=0, atol=0, equal_nan=True)
     assert copies > 1

@@ -213,7 +213,6 @@ def test_what_cannot_be_run_is_refused(captured: CapturedModel) -> None:
             (lambda: session.run(first, 4), InvalidInput, replaced),
             (lambda: session.evaluate(first, 1, options), InvalidInput, replaced),
             (lambda: session.collect(first), InvalidInput, replaced),
-            (lambda: session.checkpoint(first), InvalidInput, replaced),
             (lambda: session.measure(seven), InvalidPlacement, "accelerator 7"),
             (lambda: session.measure(other.plan.placement, 0), InvalidInput, "at least 1"),
             (

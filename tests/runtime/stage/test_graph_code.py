@@ -67,7 +67,6 @@ def test_a_deployment_keeps_no_sources() -> None:
         GroupSpec("deployment", (0,), Transport()),
         seed=0,
         checkpoint=None,
-        in_flight=False,
     )
     assert kept() == before
     with discarded_fx_sources():

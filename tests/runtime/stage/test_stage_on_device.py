@@ -104,7 +104,6 @@ def tensors_of(runner: StageRunner) -> Iterator[Tensor]:
         runner.weights_and_buffers(),
         [{k: v for k, v in kept.items() if k != "step"} for kept in state.values()],
         [policy.copies() for policy in runner.weights.policies],
-        runner.in_flight_state(),
     ]
     (gradients,) = runner.weights.gradients.values()
     assert isinstance(gradients, SharedGradients)
@@ -133,20 +132,6 @@ def test_a_checkpoint_of_a_processor_goes_on_elsewhere(
     # Kernels are chosen for a device.
     (policy,) = after.weights.policies
     assert not policy.optimizer.param_groups[0].get("fused")
-
-
-def test_parts_in_flight_go_on_elsewhere(captured: CapturedModel) -> None:
-    method, spec = METHODS["stash"], optimizer_named("sgd")
-    before = trained(runner_on(HERE, captured, method, spec), steps=1)
-    after = runner_on(THERE, captured, method, spec)
-    uses = {(b, 0): WeightUse(b - 1, b, stashed=b - 1) for b in (1, 2)}
-    after.load_in_flight_state(
-        before.in_flight_state(), RunPlan({OWN: WeightPlan(uses, [0.1], version=1)})
-    )
-    devices = {
-        t.device for t in pytree.tree_leaves(after.in_flight_state()) if isinstance(t, Tensor)
-    }
-    assert devices == {THERE}
 
 
 @pytest.mark.parametrize("method", ["stash", "vanilla"])

@@ -129,9 +129,8 @@ def train_in_one_process(
         GroupSpec("run", plan.pipeline.workers, Transport()),
         seed=0,
         checkpoint=None,
-        in_flight=False,
     )
-    (running,) = run_commands(plan, minibatches, optimizer.rate, options)
+    running = run_commands(plan, minibatches, optimizer.rate, options)
     room = _Room()
     held = {
         worker: _runners(captured, command, running[worker], samples, room, worker)

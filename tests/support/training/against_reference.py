@@ -1,9 +1,11 @@
 """A training on workers next to that of the reference executor, and to one that was resumed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -74,35 +76,48 @@ def assert_resumes(
     session: ClusterSession,
     candidate: Candidate,
     optimizer: OptimizerSpec,
+    data: Minibatches,
     options: RunOptions,
     cuts: Sequence[int],
     folder: Path,
-) -> dict[int, Path]:
-    """Check that neither checkpoints at cuts nor resuming from them change a bit.
+) -> None:
+    """Check that resuming at any of the cuts changes no bit, and that runs equal the reference's.
 
-    Returns:
-        The checkpoints.
+    The session's workers have the ``data``.
     """
     assert options.order is not None
-    minibatches, found = len(options.order), []
-    paths = {cut: folder / f"{cut}.pt" for cut in cuts}
-
-    def save(cut: int, results: Mapping[int, RunResult]) -> None:
-        write_checkpoint(paths[cut], session.checkpoint(deployment))
-
-    for stops in ((), cuts):
-        deployment = session.deploy(candidate, optimizer=optimizer)
-        _, results = session.run(deployment, minibatches, options, cuts=stops, on_cut=save)
+    runs = list(pairwise([0, *cuts, len(options.order)]))
+    placement, method = candidate.placement, candidate.method
+    reference = ReferenceExecutor(session.captured, placement, data, method, optimizer)
+    deployment = session.deploy(candidate, optimizer=optimizer)
+    paths = {}
+    for begin, end in runs:
+        part = _part(options, begin, end)
+        wanted = reference.run(end - begin, part)
+        _, results = session.run(deployment, end - begin, part)
         losses = {part: loss for one in results.values() for part, loss in one.losses.items()}
-        found.append((session.collect(deployment)[0], losses))
-    (whole, losses), (stopped, losses_with_stops) = found
-    assert losses_with_stops == losses
-    states = [stopped]
-    for cut, path in paths.items():
-        deployment = session.deploy(candidate, optimizer=optimizer, checkpoint=path, in_flight=True)
-        session.run(deployment, minibatches, options, start=cut)
-        states.append(session.collect(deployment)[0])
-    for state in states:
-        assert state.keys() == whole.keys()
-        assert not [name for name in whole if not torch.equal(state[name], whole[name])]
-    return paths
+        assert losses == pytest.approx(wanted, rel=1e-7)
+        whole, state = session.collect(deployment)
+        paths[end] = folder / f"{end}.pt"
+        write_checkpoint(paths[end], {"model": whole, "optimizer": state})
+    assert largest_difference(whole, reference.state) < 1e-7
+    for cut in cuts:
+        deployment = session.deploy(candidate, optimizer=optimizer, checkpoint=paths[cut])
+        for begin, end in runs:
+            if begin >= cut:
+                session.run(deployment, end - begin, _part(options, begin, end))
+        resumed, _ = session.collect(deployment)
+        assert resumed.keys() == whole.keys()
+        assert not [name for name in whole if not torch.equal(resumed[name], whole[name])]
+
+
+def _part(options: RunOptions, begin: int, end: int) -> RunOptions:
+    """Return what the minibatches from ``begin`` to ``end`` of a training are run with."""
+    assert options.order is not None
+    return replace(
+        options,
+        order=options.order[begin:end],
+        rates=options.rates[begin:] if options.rates else None,
+        first_minibatch=begin,
+        asynchronous_before=begin,
+    )

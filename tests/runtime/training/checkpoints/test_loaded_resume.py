@@ -101,7 +101,7 @@ def _killed_and_resumed(
     train: Callable[..., TrainingResult], tmp_path: Path, saved: int
 ) -> tuple[TrainingResult, TrainingResult]:
     """An uninterrupted training, and one that was killed after so many checkpoints."""
-    whole = train(out=tmp_path / "whole")
+    whole = train(out=tmp_path / "whole", checkpoint_every=5)
     with killed_after_saving(saved):
         train(out=tmp_path / "parts", checkpoint_every=5)
     return whole, train(out=tmp_path / "parts", checkpoint_every=5, resume=True)
