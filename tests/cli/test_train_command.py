@@ -68,7 +68,6 @@ def test_it_resumes_on_fewer_workers_and_on_more(train: Train, path: Path) -> No
         assert ended.code == 0
         line = f"{path} is for 2 workers; for {workers} it is {configuration} (even cut)"
         assert line in ended.out
-    assert "the checkpoint is of another placement" in ended.out
     assert "epoch   2" not in ended.out, "all epochs were done on one worker"
 
 

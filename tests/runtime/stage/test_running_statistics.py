@@ -137,3 +137,20 @@ def test_statistics_are_a_replicas_own_until_the_first_ones_are_taken(
     for worker in workers:
         for name, value in held(worker).items():
             torch.testing.assert_close(value, plain[0].state_dict()[name], rtol=1e-9, atol=1e-12)
+
+
+def test_every_run_begins_with_those_of_the_first_replica(session: ClusterSession) -> None:
+    """So it does from a checkpoint, which has these alone."""
+    deployment = session.deploy(in_a_row(session.graph, 0, 0, 0), Method(policy="sync"), SPEC)
+
+    def mean(worker: int) -> Tensor:
+        found: Tensor = session.stages_of([worker])[worker]["model"]["3.running_mean"]
+        return found
+
+    session.run(deployment, 3, RunOptions(order=random_order(SAMPLES, 3, BATCH)))
+    before = mean(0)
+    assert not torch.equal(mean(1), before)
+    # The others have no minibatch.
+    session.run(deployment, 1, RunOptions(order=random_order(SAMPLES, 1, BATCH)))
+    assert not torch.equal(mean(0), before)
+    assert torch.equal(mean(1), before)
