@@ -7,20 +7,19 @@ As CSV, or as rows of plain data with the same names::
     layer,2.1,4.3,4194304,28351488,12
     head,3.0,6.1,4,0,1
 
-Times are of a minibatch, in ``_seconds``, ``_ms`` or ``_us``. A row reads what the row before
-gives, unless ``reads`` names others (separated by ``;``), or ``-`` for the model's inputs alone.
+Times are milliseconds of a minibatch. A row reads what the row before gives, unless ``reads`` names
+others (separated by ``;``), or ``-`` for the model's inputs alone.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.costs.profile import OperatorProfile, Profile
@@ -32,11 +31,11 @@ from drlpp.io.documents import (
     read_document,
     read_text,
 )
-from drlpp.io.quantities import Count, Seconds
+from drlpp.io.quantities import Count
 
-_UNITS = {"_seconds": 1.0, "_ms": 1e-3, "_us": 1e-6}
-_TIMED = ("forward", "backward")
 _NO_OPERATOR = "-"
+
+_Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class CostRow(StrictRecord):
@@ -44,7 +43,7 @@ class CostRow(StrictRecord):
 
     Attributes:
         name: unique; of several equal ones that follow each other, ``name.0``, ``name.1``, …
-        forward_seconds, backward_seconds: or ``forward_ms``, ``forward_us`` and so on.
+        forward_ms, backward_ms: of each.
         output_bytes: of the tensor that it gives, and of its gradient.
         parameter_bytes: of its weights.
         kept_bytes: kept from the forward to the backward; as large as the output if left out.
@@ -53,34 +52,13 @@ class CostRow(StrictRecord):
     """
 
     name: str = Field(min_length=1)
-    forward_seconds: Seconds
-    backward_seconds: Seconds
+    forward_ms: _Milliseconds
+    backward_ms: _Milliseconds
     output_bytes: Count = 0
     parameter_bytes: Count = 0
     kept_bytes: Count | None = None
     reads: tuple[str, ...] | None = None
     count: int = Field(default=1, ge=1, le=100_000)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _times_in_seconds(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            raise ValueError("expected a row: names of columns and their values")
-        row = dict(values)
-        for what in _TIMED:
-            given = [unit for unit in _UNITS if f"{what}{unit}" in row]
-            if len(given) > 1:
-                raise ValueError(f"{what} is given twice, as {what}{given[0]} and {what}{given[1]}")
-            for unit in given:
-                value = row.pop(f"{what}{unit}")
-                try:
-                    seconds = float(value) * _UNITS[unit]
-                except (TypeError, ValueError):
-                    raise ValueError(f"{what}{unit} is {value!r}; expected a number") from None
-                if not 0 <= seconds < math.inf:
-                    raise ValueError(f"{what}{unit} is {value}; expected a number of at least 0")
-                row[f"{what}_seconds"] = seconds
-        return row
 
     @field_validator("reads", mode="before")
     @classmethod
@@ -134,8 +112,8 @@ def profile_of_table(rows: Iterable[Mapping[str, object]], model: str = "table")
             kept = row.output_bytes if row.kept_bytes is None else row.kept_bytes
             costs.append(
                 OperatorProfile(
-                    forward_seconds=row.forward_seconds,
-                    backward_seconds=row.backward_seconds,
+                    forward_seconds=row.forward_ms * 1e-3,
+                    backward_seconds=row.backward_ms * 1e-3,
                     kept_bytes=kept,
                 )
             )
@@ -210,8 +188,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def _problem_of_columns(columns: Sequence[str]) -> str | None:
-    timed = [f"{what}{unit}" for what in _TIMED for unit in _UNITS]
-    known = [*(name for name in CostRow.model_fields if name not in timed), *timed]
+    known = list(CostRow.model_fields)
     if len(columns) == 1 and any(separator in columns[0] for separator in ";\t"):
         return "expected columns that are separated by commas"
     for number, column in enumerate(columns, 1):

@@ -86,10 +86,10 @@ def test_memory_counts_the_optimizer() -> None:
 def test_rows_that_repeat_and_rows_that_branch() -> None:
     graph = profile_of_table(
         [
-            {"name": "stem", "forward_us": 1, "backward_us": 1},
-            {"name": "left", "forward_us": 1, "backward_us": 1, "count": 2},
-            {"name": "right", "forward_us": 1, "backward_us": 1, "reads": "stem"},
-            {"name": "join", "forward_us": 1, "backward_us": 1, "reads": "left; right"},
+            {"name": "stem", "forward_ms": 1, "backward_ms": 1},
+            {"name": "left", "forward_ms": 1, "backward_ms": 1, "count": 2},
+            {"name": "right", "forward_ms": 1, "backward_ms": 1, "reads": "stem"},
+            {"name": "join", "forward_ms": 1, "backward_ms": 1, "reads": "left; right"},
         ]
     ).graph
     assert [op.name for op in graph.operators] == ["stem", "left.0", "left.1", "right", "join"]
@@ -121,9 +121,8 @@ CLUSTER = local_cluster(2, LINK)
         ),
         (after_one(name="b", forward_ms=1, backward_ms=1, reads="c"), "row 2: b reads 'c'"),
         (after_one(name="a", forward_ms=1, backward_ms=1), "row 2: a second 'a'"),
-        (after_one(name="b", forward_ms=1), "row 2: field 'backward_seconds'"),
-        (after_one(name="b", forward_ms="fast", backward_ms=1), "forward_ms is 'fast'"),
-        (after_one(name="b", forward_ms=1, forward_us=1), "forward is given twice"),
+        (after_one(name="b", forward_ms=1), "row 2: field 'backward_ms'"),
+        (after_one(name="b", forward_ms="fast", backward_ms=1), "field 'forward_ms': .* 'fast'"),
         (after_one(name="b", forward_ms=1, backward_ms=1, speed=2), "row 2: field 'speed'"),
     ],
 )
@@ -158,14 +157,11 @@ def test_a_plan_of_a_task_is_trained_in_two_calls(tmp_path: Path) -> None:
             "name,foward_ms,backward_ms\na,1,2\n",
             "'foward_ms' is unknown; did you mean 'forward_ms'?",
         ),
-        ("name,fast\na,1\n", "'fast' is unknown; there are name, output_bytes, "),
+        ("name,fast\na,1\n", "'fast' is unknown; there are name, forward_ms, "),
         ("name,forward_ms,\na,1,2\n", "column 3 has no name"),
         ("name;forward_ms;backward_ms\na;1;2\n", "expected columns that are separated by commas"),
-        (
-            "name,forward_ms,backward_ms\na,-1,2\n",
-            "forward_ms is -1; expected a number of at least 0",
-        ),
-        ("name,forward_us,backward_us\na,nan,2\n", "forward_us is nan; expected a number of at"),
+        ("name,forward_ms,backward_ms\na,-1,2\n", "'forward_ms': Input should be greater than or"),
+        ("name,forward_ms,backward_ms\na,nan,2\n", "'forward_ms': Input should be a finite number"),
     ],
 )
 def test_what_is_wrong_in_a_table_is_said_in_its_own_words(
