@@ -96,7 +96,7 @@ class GuidedSearch:
         """Return how sure the search is of the fastest that was measured; None if nothing was."""
         if not (best := self._search.best(1)):
             return None
-        belief = self._search.last_word()
+        belief = self._search.belief
         return Confidence(
             configuration=best[0][0].configuration,
             method=best[0][0].method,

@@ -19,6 +19,7 @@ from statistics import median
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
+from benchmarks.made_up import random_placement
 from benchmarks.study import Needs, Row, Study
 from drlpp.costs.profile import NO_FACTORS
 from drlpp.costs.short_runs import short_placements
@@ -27,7 +28,6 @@ from drlpp.io.documents import Record
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
-from drlpp.planners.search.moves import random_placement
 from drlpp.runtime import ClusterSession
 from drlpp.simulator import simulate
 

@@ -130,14 +130,14 @@ def _measured(instance: Instance) -> Found:
         best_plan=proposed,
         steps=tuple(steps),
         settled=found.settled,
-        sureness=found.last_word().confidence,
+        sureness=found.belief.confidence,
         cluster_seconds=spent,
         saved_seconds=saved,
     )
 
 
 def _best_known(instance: Instance) -> float:
-    """Search with the true costs, from their plans and then from random starts.
+    """Search with the true costs, from their plans and then from even splits.
 
     Nothing that was measured is told to it.
     """

@@ -58,7 +58,8 @@ class Case(Record):
         noise: standard deviation of the logarithm of what is measured.
         seed: of errors, noise and search.
         measurements: at most; without any the plan is the answer, whose depth is free.
-        starts: of the search for the best known, the first from plans, the others random.
+        starts: of the search for the best known, the first from plans, the others from an
+            even split.
         evaluations: of it from each.
     """
 

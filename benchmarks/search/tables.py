@@ -50,7 +50,7 @@ class Found(Row):
         planned_by: the planner of ``best_plan``.
         steps: after every measurement; fewer than allowed if it settled.
         settled: whether it did.
-        sureness: what is said at the end, after long searches.
+        sureness: what is said at the end.
         took_seconds: the run, on the clock.
         cluster_seconds: what the measurements would take, warm-up left out.
         saved_seconds: what of it is saved where a measurement is three runs, and what is far slower

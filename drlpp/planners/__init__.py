@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drlpp.planners.baselines import data_parallel, even_split, gpipe
+from drlpp.planners.baselines import data_parallel, gpipe
 from drlpp.planners.planning import (
     PLANNERS,
     Planner,
@@ -29,5 +29,4 @@ __all__ = [
     "PLANNERS",
     "data_parallel",
     "gpipe",
-    "even_split",
 ]

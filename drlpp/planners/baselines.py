@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy
@@ -60,20 +59,6 @@ def gpipe(problem: PlanningProblem) -> Plan:
             )
         )
     )
-
-
-def even_split(problem: PlanningProblem, accelerators: int) -> Placement:
-    """Return the split of :func:`gpipe` over some accelerators, the fastest.
-
-    Raises:
-        InvalidInput: see :func:`gpipe`.
-    """
-    cluster = problem.cluster
-    order = sorted(
-        range(cluster.accelerators), key=lambda accelerator: -cluster.speeds[accelerator]
-    )
-    chosen = sorted(order[:accelerators])
-    return gpipe(replace(problem, cluster=cluster.part(chosen))).placement.on(chosen)
 
 
 def _even_cuts(seconds: NDArray[numpy.float64], stages: int) -> list[int]:

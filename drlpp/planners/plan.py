@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +20,7 @@ from drlpp.io.documents import first_problem
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.map import ways_of_training
-from drlpp.planners.planning import SEARCH, best_plan, fitting
+from drlpp.planners.planning import SEARCH, best_plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Space, Vary, usually_varied
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -133,7 +134,7 @@ def plan_or_way_out(
     batch_size: int,
     fixed: Collection[str] = (),
 ) -> Plan:
-    """Return the best plan; where none fits into memory, one of a method that needs less.
+    """Return the best plan; where a search finds none that fits, that of one for other methods.
 
     Args:
         problem, space, planner: as of :func:`~drlpp.planners.planning.best_plan`.
@@ -146,14 +147,16 @@ def plan_or_way_out(
     try:
         return best_plan(problem, space, planner)
     except NothingFits as error:
-        if (less := fitting(problem, space, planner, fixed)) is not None:
-            found = best_plan(*less, planner)
-            warnings.warn(
-                f"nothing fits into memory with {space.method}: planned with {found.method}",
-                ModelNote,
-                stacklevel=3,
-            )
-            return found
+        less = {Vary.MICROBATCHES, Vary.RECOMPUTE}.difference(fixed)
+        if planner == SEARCH and less:
+            with suppress(NothingFits):
+                found = best_plan(problem, replace(space, vary=space.varying | less))
+                warnings.warn(
+                    f"nothing fits into memory with {space.method}: planned with {found.method}",
+                    ModelNote,
+                    stacklevel=3,
+                )
+                return found
         ways = ways_of_training(problem, batch_size).best()
         fits = [way for way in ways if way.fits and way.way.same_updates]
         if not fits:

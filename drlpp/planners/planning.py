@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
@@ -25,7 +24,7 @@ from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel, gpipe
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage
-from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, Vary, search
+from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, search
 from drlpp.planners.side_by_side import side_by_side
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
@@ -50,9 +49,6 @@ _STARTS: dict[str, Planner] = PLANNERS | {
 
 _FOLDING = ("gpipe",)
 """The baselines that can give every accelerator two stages, where a schedule needs that."""
-
-_QUICK = ("gpipe", "pipedream")
-"""The baselines that say whether something fits with a method."""
 
 _AS_FAST = 1.01
 """Of depths up to this many times as slow as the fastest the smallest is taken."""
@@ -112,35 +108,6 @@ def best_plan(
         known = ", ".join((SEARCH, *PLANNERS))
         raise InvalidInput(f"planner {planner!r} is unknown; there are {known}")
     return replace(found, planner_seconds=time.perf_counter() - begin)
-
-
-def fitting(
-    problem: PlanningProblem, space: Space, planner: str, fixed: Collection[str]
-) -> tuple[PlanningProblem, Space] | None:
-    """Return problem and space of a method of which something fits into memory, if there is any.
-
-    It is the fastest of those that have more microbatches than the space's method, or recompute
-    activations.
-
-    Args:
-        problem: of the space's method, of which nothing fits.
-        space: the methods that may be chosen.
-        planner: a baseline that is asked, or the search, for which gpipe and pipedream are.
-        fixed: options of the method that stay as they are.
-    """
-    vary = {one for one in (Vary.MICROBATCHES, Vary.RECOMPUTE) if one not in fixed}
-    judge = Judge(problem, replace(space, vary=frozenset(vary)))
-    asked = (planner,) if planner in PLANNERS else _QUICK
-    found: list[tuple[float, PlanningProblem, Space]] = []
-    for method in judge.space.methods:
-        if method.microbatches < space.method.microbatches or method == space.method:
-            continue
-        other, its_space = judge.problem_of(method), replace(space, method=method)
-        proposed = chain.from_iterable(_tried(other, {name: PLANNERS[name]}) for name in asked)
-        with suppress(InvalidInput):
-            fastest = _simulated(other, its_space, proposed)[0]
-            found.append((fastest.seconds_per_minibatch, other, its_space))
-    return min(found, key=lambda one: one[0])[1:] if found else None
 
 
 def baseline_plans(problem: PlanningProblem, space: Space) -> tuple[Plan, ...]:

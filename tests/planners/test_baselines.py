@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made_up import FAMILIES, generate
+from benchmarks.made_up import FAMILIES, generate, random_placement
 from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
@@ -21,29 +21,16 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem, Space, best_plan
-from drlpp.planners.baselines import even_split, gpipe
+from drlpp.planners.baselines import gpipe
 from drlpp.planners.search import Judge
-from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from drlpp.specs.cluster import Link, local_cluster
 from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles, tied_chain
 from tests.support.strategies.problems import problems
 
 
 def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
     return PlanningProblem(Workload.of(profile), cluster_of(accelerators))
-
-
-def test_an_even_split_is_over_the_fastest() -> None:
-    _, profile = chain_of(
-        seconds=[1.0, 2.0, 3.0, 1.0], parameter_bytes=[0] * 4, output_bytes=[1] * 4
-    )
-    hosts = (Host(name="slow", accelerators=1, speed=0.5), Host(name="fast", accelerators=3))
-    link = cluster_of(1).within_host
-    cluster = Cluster(hosts=hosts, within_host=link, between_hosts=link)
-    split = even_split(PlanningProblem(Workload.of(profile), cluster), 2)
-    assert [stage.accelerators for stage in split.stages] == [(1,), (2,)]
-    assert [stage.operators for stage in split.stages] == [(0, 1), (2, 3)]
 
 
 @given(data=st.data(), accelerators=st.integers(1, 5))

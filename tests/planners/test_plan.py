@@ -176,7 +176,7 @@ def test_what_is_wrong_in_a_table_is_said_in_its_own_words(
 def test_minibatches_are_divided_where_nothing_fits_otherwise() -> None:
     layer = {"forward_ms": 1, "backward_ms": 2, "output_bytes": 1_000, "kept_bytes": 40_000_000}
     rows = [layer | {"name": name, "parameter_bytes": 100_000} for name in "abcd"]
-    given: dict[str, Any] = {"profile": rows, "workers": 2, "bandwidth": 1e9, "planner": "gpipe"}
+    given: dict[str, Any] = {"profile": rows, "workers": 2, "bandwidth": 1e9}
     assert drlpp.plan(**given, memory=200e6).method.microbatches == 1
     with pytest.warns(ModelNote, match="nothing fits into memory with 1f1b"):
         found = drlpp.plan(**given, memory=100e6)

@@ -32,7 +32,7 @@ a search of its own nothing seems to be faster, and one is too sure."""
 _THOROUGH = 4
 """In so many draws there is a long search as well, which finds what brief ones overlook."""
 
-PLENTY = 0.03
+_PLENTY = 0.03
 """Where brief searches have shown that so much is to gain, the next measurement tells more than
 long ones."""
 
@@ -66,7 +66,6 @@ class Belief:
         limits: Limits,
         seed: int,
         *,
-        thorough: bool = False,
         takes_long: bool = False,
     ) -> Belief:
         """Look for the best candidates of every draw, and judge all of these in all draws.
@@ -79,7 +78,6 @@ class Belief:
             incumbent: the fastest that was measured.
             limits: of a long search.
             seed: of these searches.
-            thorough: whether there are long searches in any case.
             takes_long: whether it is worth the while to search on several cores; what is found is
                 the same.
         """
@@ -117,7 +115,7 @@ class Belief:
             return cls(candidates, ratios, gain, (agreeing + 1) / (len(draws) + 2))
 
         searched(len(draws), brief)
-        if not thorough and (belief := judged()).gain >= PLENTY:
+        if (belief := judged()).gain >= _PLENTY:
             return belief
         searched(_THOROUGH, limits)
         return judged()

@@ -29,7 +29,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome, is_steady
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel
-from drlpp.planners.calibration.belief import CLOSE, PLENTY, Belief
+from drlpp.planners.calibration.belief import CLOSE, Belief
 from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.calibration.surrogate import DiscrepancyPosterior, Surrogate
 from drlpp.planners.planning import baseline_plans, starts_of
@@ -191,12 +191,6 @@ class Recalibration:
             self._belief = self._believed()
         return self._belief
 
-    def last_word(self) -> Belief:
-        """Return what is believed at the end, with long searches however much there is to gain."""
-        if self._belief is None or self._belief.gain >= PLENTY:
-            self._belief = self._believed(thorough=True)
-        return self._belief
-
     @property
     def last_belief(self) -> Belief | None:
         """The same, if it was needed since the last measurement: the first need none."""
@@ -343,7 +337,7 @@ class Recalibration:
         tasks = [(self.surrogate, limits, seed) for seed in seeds]
         return side_by_side(_search_afresh, tasks, worth_it=self._takes_long)
 
-    def _believed(self, *, thorough: bool = False) -> Belief:
+    def _believed(self) -> Belief:
         """Search with the most probable costs, then in every draw."""
         begin = time.perf_counter()
         self._search()
@@ -358,7 +352,6 @@ class Recalibration:
             incumbent,
             self._limits,
             seed,
-            thorough=thorough,
             takes_long=self._takes_long,
         )
         fresh = [

@@ -2,8 +2,8 @@
 
 Many climbs, each from another start: what was given, the best cuts of topological orders
 (:mod:`drlpp.planners.search.best_cuts`), those of the best so far with some stages in a row ordered
-anew, and evolution of the best; where there are no cuts, random placements, and the best after a
-few random changes. A climb is simulated annealing over candidates, whose moves change the placement
+anew, and evolution of the best; where there are no cuts, the best after a few random changes. A
+climb is simulated annealing over candidates, whose moves change the placement
 (:mod:`drlpp.planners.search.moves`) or the method
 (:class:`~drlpp.planners.search.space.Space`); its hot half goes by the rule alone. Since it is
 drawn before a candidate is judged how slow it may be to be taken, most are turned away by the rule,
@@ -34,7 +34,7 @@ from drlpp.planners.search.best_cuts import (
     taken_in_turns,
 )
 from drlpp.planners.search.judge import Judge
-from drlpp.planners.search.moves import PlacementState, neighbour, random_placement
+from drlpp.planners.search.moves import PlacementState, neighbour
 from drlpp.planners.search.space import MOST_PER_LINK
 from drlpp.schedule.method import Method
 from drlpp.schedule.per_stage import collapsed
@@ -154,13 +154,9 @@ class _Search:
         self.last_step = judge.steps + limits.steps
 
     def run(self, starts: Sequence[Candidate]) -> tuple[Plan, ...]:
-        problem = self.judge.problem
         for start in starts:
-            state = _State(PlacementState.of(start.placement, problem), start.method)
-            self.take(state, _WORTH_STARTING * self.best)
-        folding = next(filter(_folds, self.judge.space.methods), None)
-        if folding is not None and (even := self.even(folding)) is not None:
-            self.take(even, _WORTH_STARTING * self.best)
+            self.take(self.state_of(start.placement, start.method), _WORTH_STARTING * self.best)
+        self.begin()
         self.best_cut()
         waiting = [state for _, state in self.elites]
         climbs = stale = 0
@@ -169,20 +165,41 @@ class _Search:
             kind = climbs % 4
             if kind == 0 and waiting:
                 self.climb(waiting.pop(0), 0.03)
-            elif kind == 2 or not self.elites:
-                cut = self.best_cut()
-                if cut is None:
-                    self.climb(self.random_state(), 0.1)
-                else:
-                    self.climb(cut, _PLAYED_BELOW)
             elif kind == 3:
                 self.evolve()
             else:
-                elite = self.draw.choice(self.elites)[1]
+                elite = None if kind == 2 else self.draw.choice(self.elites)[1]
                 self.climb(self.best_cut(elite) or self.shaken(), _PLAYED_BELOW)
             climbs += 1
             stale = 0 if self.best < _IMPROVED * before else stale + 1
         return self.found(starts)
+
+    def begin(self) -> None:
+        """Take even splits where accelerators hold two stages, or nothing else is known.
+
+        One stage can always be run, if it has room.
+        """
+        problem, methods = self.judge.problem, self.judge.space.methods
+        folding = next(filter(_folds, methods), None)
+        straight = next((method for method in methods if not _folds(method)), None)
+        if straight is not None and not self.elites:
+            fastest = problem.cluster.speeds.index(max(problem.cluster.speeds))
+            operators = tuple(range(len(problem.workload)))
+            alone = Placement(stages=(Stage(operators=operators, accelerators=(fastest,)),))
+            self.take(self.state_of(alone, straight))
+            folding = folding or straight
+        if folding is not None and (even := self.even(folding)) is not None:
+            self.take(even, _WORTH_STARTING * self.best)
+        if not self.elites:
+            raise NothingFits(
+                "no candidate that was looked at can be run"
+                if straight is not None
+                else f"schedule {methods[0].schedule} needs two accelerators and four operators at "
+                "least, for two stages on each accelerator"
+            )
+
+    def state_of(self, placement: Placement, method: Method) -> _State:
+        return _State(PlacementState.of(placement, self.judge.problem), method)
 
     @property
     def exhausted(self) -> bool:
@@ -205,8 +222,6 @@ class _Search:
                     fitting.append(Plan(placement, method, "search", seconds))
         fitting.sort(key=lambda plan: plan.seconds_per_minibatch)
         if not fitting:
-            if not self.elites:
-                raise NothingFits("no candidate that was looked at can be run")
             closest = self.elites[0][1].candidate
             raise memory_shortage(judge.problem_of(closest.method), closest.placement)
         return tuple(fitting[:_PARENTS])
@@ -294,7 +309,7 @@ class _Search:
             self.splits[folds] = None
             with suppress(InvalidInput):
                 placement = gpipe(self.judge.problem_of(method)).placement
-                self.splits[folds] = PlacementState.of(placement, self.judge.problem)
+                self.splits[folds] = self.state_of(placement, method).placement
         split = self.splits[folds]
         return None if split is None else _State(split, method.for_stages(len(split.holders)))
 
@@ -384,19 +399,6 @@ class _Search:
         """Let stages take accelerators of unlike speeds in any order, some of the time."""
         if len(set(self.judge.problem.cluster.speeds)) > 1 and self.draw.random() < _SHUFFLED:
             self.draw.shuffle(accelerators)
-
-    def random_state(self) -> _State:
-        problem = self.judge.problem
-        placement = random_placement(problem, self.draw)
-        methods = [method for method in self.judge.space.methods if not _folds(method)]
-        if not methods and self.elites:
-            return self.shaken()
-        if not methods:
-            raise NothingFits(
-                f"schedule {self.judge.space.method.schedule} needs two accelerators and four "
-                "operators at least, for two stages on each accelerator"
-            )
-        return _State(PlacementState.of(placement, problem), self.draw.choice(methods))
 
 
 def _folds(method: Method) -> bool:

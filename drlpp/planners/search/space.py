@@ -135,10 +135,14 @@ class Space:
 
     @cached_property
     def _values(self) -> dict[Vary, tuple[Any, ...]]:
-        vary = self.vary
-        if vary is None:
-            vary = frozenset(() if self.method.flushes else {Vary.DEPTH})
-        return {what: tuple(self._values_of(what)) for what in Vary if what in vary}
+        return {what: tuple(self._values_of(what)) for what in Vary if what in self.varying}
+
+    @property
+    def varying(self) -> frozenset[Vary]:
+        """What may be chosen."""
+        if self.vary is None:
+            return frozenset(() if self.method.flushes else {Vary.DEPTH})
+        return self.vary
 
     @property
     def varies(self) -> bool:

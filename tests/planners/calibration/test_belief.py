@@ -11,7 +11,7 @@ import loky
 import numpy
 import pytest
 
-from benchmarks.made_up import generate
+from benchmarks.made_up import generate, random_placement
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage
@@ -21,7 +21,6 @@ from drlpp.planners.calibration.recalibration import Options, Recalibration
 from drlpp.planners.calibration.surrogate import Surrogate
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Limits, Space
-from drlpp.planners.search.moves import random_placement
 from drlpp.planners.side_by_side import side_by_side
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster

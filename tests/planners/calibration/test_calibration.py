@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks.made_up import FAMILIES, generate
+from benchmarks.made_up import FAMILIES, generate, random_placement
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.workload import Workload
@@ -21,7 +21,6 @@ from drlpp.placement.placement import Placement
 from drlpp.planners.baselines import gpipe
 from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster

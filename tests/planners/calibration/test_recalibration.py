@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from benchmarks.made_up import generate
+from benchmarks.made_up import generate, random_placement
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
@@ -20,7 +20,6 @@ from drlpp.planners import PlanningProblem, best_plan
 from drlpp.planners.calibration.recalibration import Options, Recalibration
 from drlpp.planners.calibration.surrogate import DiscrepancyPosterior, Surrogate
 from drlpp.planners.search import Limits, Space, Vary
-from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made_up import random_order, random_placement
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.costs.workload import Workload
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.best_cuts import best_cuts, narrow_order, taken_by_kind, taken_in_turns
-from drlpp.planners.search.moves import random_order, random_placement
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.strategies.graphs import chain_of
 from tests.support.strategies.problems import check_placement, problems

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made_up import generate
+from benchmarks.made_up import generate, random_placement
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.workload import Workload
@@ -21,7 +21,6 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, baseline_plans, best_plan
 from drlpp.planners.search import Judge, Limits, Space, Vary, search
-from drlpp.planners.search.moves import random_placement
 from drlpp.schedule.analysis.staleness import samples_factor
 from drlpp.schedule.method import Method
 from drlpp.simulator import Simulation, simulate
