@@ -22,6 +22,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement, Stage
 from drlpp.placement.plan import Plan
 from drlpp.planners.baselines import data_parallel, gpipe
+from drlpp.planners.by_rule import by_rule
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, memory_shortage
 from drlpp.planners.search import MOST_PER_LINK, Judge, Limits, Space, search
@@ -42,13 +43,17 @@ PLANNERS: dict[str, Planner] = {
 """The baselines, as the command line names them."""
 
 _STARTS: dict[str, Planner] = PLANNERS | {
+    "rule": by_rule,
     "pipedream-graph": partial(pipedream, cuts="graph"),
     "pipedream-flat": partial(pipedream, cuts="graph", flat=True),
 }
-"""What a search begins with: the baselines, PipeDream's also on the graph."""
+"""What a search begins with: the baselines, PipeDream's also on the graph, the rule's optimum."""
 
 _FOLDING = ("gpipe",)
 """The baselines that can give every accelerator two stages, where a schedule needs that."""
+
+_MOST_SPEEDS = 4
+"""Of accelerators, slowest first, for which the rule's optimum is a start as if all were equal."""
 
 _AS_FAST = 1.01
 """Of depths up to this many times as slow as the fastest the smallest is taken."""
@@ -253,6 +258,7 @@ def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
         yield from _proposed(problem, {name: PLANNERS[name] for name in _FOLDING})
         return
     yield from _single_stages(problem, _counts(problem.cluster.accelerators))
+    yield from _as_if_equal(problem)
     for name, planner in _STARTS.items():
         yield from _tried(problem, {name: planner})
 
@@ -275,6 +281,18 @@ def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterato
         single = all(len(stage.accelerators) == 1 for stage in found.placement.stages)
         if problem.replicate or single:
             yield replace(found, found_by=name)
+
+
+def _as_if_equal(problem: PlanningProblem) -> Iterator[Plan]:
+    """Yield the rule's optimum for accelerators of some speed or more, as if all had that one."""
+    cluster = problem.cluster
+    speeds = sorted(set(cluster.speeds))
+    for slowest in speeds[: _MOST_SPEEDS if len(speeds) > 1 else 0]:
+        chosen = [a for a, speed in enumerate(cluster.speeds) if speed >= slowest]
+        equal = cluster.part(chosen).with_speeds([slowest] * len(chosen))
+        with suppress(InvalidInput):
+            found = by_rule(replace(problem, cluster=equal))
+            yield Plan(found.placement.on(chosen), found_by="rule")
 
 
 def _counts(most: int) -> Iterator[int]:

@@ -22,11 +22,13 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem, Space, best_plan
 from drlpp.planners.baselines import gpipe
+from drlpp.planners.by_rule import by_rule
 from drlpp.planners.search import Judge
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
+from tests.support.planning.brute_force import every_placement
 from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles, tied_chain
-from tests.support.strategies.problems import problems
+from tests.support.strategies.problems import check_placement, problems
 
 
 def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
@@ -65,6 +67,24 @@ def test_on_slow_links_weights_that_operators_share_stay_on_one_stage() -> None:
 
     assert stages(bandwidth=1000.0) == [(0, 1, 2), (3,)]
     assert stages(bandwidth=1.0) == [(0,), (1, 2, 3)]
+
+
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=1, divided=True))
+@settings(max_examples=20)
+def test_a_search_begins_with_the_optimum_of_the_rule(problem: PlanningProblem) -> None:
+    """Tensors and weights that several stages read cost more than stages know by themselves."""
+    count, workload = problem.cluster.accelerators, problem.workload
+    hosts = [host.model_copy(update={"memory_bytes": None}) for host in problem.cluster.hosts]
+    cluster = problem.cluster.with_hosts(hosts).with_speeds([1.0] * count)
+    problem = replace(problem, cluster=cluster)
+    every = every_placement(workload, count, problem.replicate)
+    best = min(problem.predict(placement).seconds_per_minibatch for placement in every)
+    found = by_rule(problem).placement
+    check_placement(problem, found)
+    seconds = problem.predict(found).seconds_per_minibatch
+    assert seconds >= best * (1 - 1e-9)
+    if not workload.ties and all(len(one.members) == 2 for one in workload.transfers):
+        assert seconds == pytest.approx(best)
 
 
 def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:

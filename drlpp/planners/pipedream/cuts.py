@@ -55,10 +55,19 @@ class States:
 
     @cached_property
     def _stages(self) -> tuple[Indices, Indices]:
-        """The states that every stage leads from and to."""
-        held = self.holds.astype(float)
+        held = self.holds.astype(numpy.float32)
         begin, end = numpy.nonzero(held @ (1 - held).T == 0)
         return begin[begin != end], end[begin != end]
+
+    @property
+    def begin(self) -> Indices:
+        """The state that every stage leads from, ascending."""
+        return self._stages[0]
+
+    @property
+    def end(self) -> Indices:
+        """The state that every stage leads to."""
+        return self._stages[1]
 
     def between(self, values: Array) -> Array:
         """Return the sum of a value of every operator over each stage."""
@@ -190,6 +199,25 @@ def graph_states(workload: Workload) -> States:
                 "by side, or cuts of its chain, in which branches are compressed"
             )
     inner = sorted(found - {max(found, key=int.bit_count)})
+    return States.of(workload, [tuple(_members_of(state)) for state in inner])
+
+
+def all_states(workload: Workload, most: int) -> States | None:
+    """Return the states of all downsets; None if there are more than ``most``."""
+    needs = [_mask_of(workload.predecessors[operator]) for operator in range(len(workload))]
+    found, new = {0}, [0]
+    while new:
+        larger = {
+            state | 1 << operator
+            for state in new
+            for operator, needed in enumerate(needs)
+            if not state >> operator & 1 and needed & ~state == 0
+        }
+        new = list(larger)
+        found |= larger
+        if len(found) > most:
+            return None
+    inner = sorted(found - {0, max(found)}, key=lambda mask: (mask.bit_count(), mask))
     return States.of(workload, [tuple(_members_of(state)) for state in inner])
 
 
