@@ -54,7 +54,9 @@ def race(given: Race) -> dict[str, Any]:
         with shown(console, "profiling operators and links"):
             known = load_or_measure_profile(session, folder)
         grounds = Grounds(session, *known, Space(method))
-        if given.method.policy is not None and not pipelines(grounds, method):
+        # A policy that is named trains, whatever is expected of it.
+        own = [] if given.method.policy is None else pipelines(grounds, method)
+        if given.method.policy is not None and not own:
             for candidate in grounds.placed("gpipe", method, [2]):
                 # Says why it cannot be run.
                 session.plan(candidate)
@@ -63,7 +65,7 @@ def race(given: Race) -> dict[str, Any]:
                 "accelerators with enough memory, and two operators"
             )
         rules = given.race.options | {"rates": given.rates, "finals": given.repetitions}
-        course, end = run_and_report(grounds, layouts, data, folder, rules)
+        course, end = run_and_report(grounds, [*own, *layouts], data, folder, rules)
         export_winner(folder, (), course, end, grounds.cluster)
     return {"folder": str(folder)}
 

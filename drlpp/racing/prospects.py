@@ -141,6 +141,8 @@ def with_a_chance(
     others = sorted(set(range(len(usual))) - kept, key=lambda i: (expected[i], i))
     limit = _BEHIND * best if math.isfinite(best) else 0.0
     kept |= {i for i in others[:room] if expected[i] <= limit}
+    # These train anyway, by both names.
+    kept |= {i for i, one in enumerate(usual) if one.key in {other.key for other in named}}
     left_out = [
         f"{usual[i].found_by} {usual[i].configuration} ({usual[i].method.schedule}, "
         + (f"{expected[i] / best:.1f}×)" if math.isfinite(expected[i]) else "cannot be run)")

@@ -70,10 +70,10 @@ def test_what_is_far_behind_does_not_train_but_what_was_asked_for_does(grounds: 
     assert line is not None
     assert line.count("×") == 1
     assert f"even split {flushed.configuration}" in line
-    # What is named takes room.
+    # What is named takes room, and trains by both names.
     named = [flushed] * (MOST - 3)
     trained, line = with_a_chance(grounds, usual, named)
-    assert trained == [*usual[:2], parts]
+    assert trained == [*usual[:2], flushed, parts]
     # Without a memory that suffices nothing but what a user has trains.
     small = replace(grounds, cluster=local_cluster(4, grounds.cluster.within_host, None, 1e-9))
     assert with_a_chance(small, usual)[0] == usual[:2]
