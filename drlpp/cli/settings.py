@@ -362,13 +362,13 @@ class SearchSettings:
     vary: str | None = option(
         None,
         "What the search may choose besides the placement, of depth, microbatches, recompute, "
-        "schedule; or none. Default: depth, if the schedule has one, and microbatches to a loss.",
+        "schedule; or none. Default: depth; to a loss, microbatches too.",
         "LIST",
     )
     objective: str = option(
         "seconds",
-        "What the search minimises for a minibatch: seconds; loss, seconds times the samples that "
-        "late weights need; or dollars (plan alone), by the prices in the cluster file.",
+        "What the search minimises: seconds a minibatch; loss, seconds times the samples that late "
+        "weights need; or dollars (plan alone).",
         "NAME",
     )
     cut_at: CutAt = option(

@@ -98,6 +98,9 @@ def checked_task(result: object, what: str) -> Task:
     targets = with_plain_containers(task.targets)
     _check_examples(inputs, targets, what)
     loss, score = task.loss, task.score
+    if isinstance(loss, type):
+        name = loss.__name__
+        raise InvalidModel(f"{what}: its loss is the class {name}; an instance is one: {name}()")
     if targets is None:
         loss, score = loss and OfOutputs(loss), score and OfOutputs(score)
     _check_devices(task.module, (inputs, targets), what)

@@ -146,6 +146,12 @@ class Simulation:
             )
         return tuple(sorted(usages, key=lambda usage: usage.worker))
 
+    @property
+    def utilisation(self) -> dict[int, float]:
+        """The part of the window that every worker computes; the rest is its bubble."""
+        seconds = self.window_seconds or 1.0
+        return {usage.worker: usage.busy_seconds / seconds for usage in self.workers}
+
     @cached_property
     def accelerators(self) -> tuple[int, ...]:
         """The worker of every index in the program."""

@@ -213,7 +213,7 @@ double.register_fake(torch.empty_like)
         ),
         (lambda: of(Layer(), loss=None, targets=F.mse_loss), "a function|(module, inputs, targets"),
         (doing(lambda _, x: type("Result", (), {})()), "returns a Result|register_dataclass"),
-        (with_loss(F.mse_loss, targets=None), "no targets|argument"),
+        (with_loss(F.mse_loss, targets=None), "missing|target"),
         (with_loss(nn.MSELoss), "class MSELoss|MSELoss()"),
         (with_loss(lambda o, t: o.argmax()), "floating-point|mean"),
         (with_loss(lambda o, t: o.square()), "floating-point|shape"),

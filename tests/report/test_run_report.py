@@ -13,7 +13,7 @@ from drlpp.io.files import append
 from drlpp.io.run_folder import RunRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
-from drlpp.placement.measurements_file import Entry, Header
+from drlpp.placement.measurements_file import Entry, Header, open_measurements
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
@@ -69,7 +69,7 @@ def learned_run(folder: Path) -> Path:
         minibatches=10,
         method=Method(),
     )
-    append(path, header)
+    open_measurements(path, header)
     append(path, Entry(placement=ONE, outcome=measurement(0.010, 1)))
     append(path, Entry(placement=TWO, outcome=measurement(0.006)))
     failure = FailedMeasurement(failure="timeout", reason="no worker said a word")

@@ -25,8 +25,7 @@ def test_the_slowest_stage_sets_the_pace() -> None:
     found = stages_of(chain(6, 3, 3), fast_cluster(3), 1, 1, 1)
     assert found.seconds_per_minibatch == pytest.approx(6)
     assert found.step_seconds == pytest.approx([6] * 30)
-    busy = [usage.busy_seconds / found.window_seconds for usage in found.workers]
-    assert busy == pytest.approx([1, 0.5, 0.5])
+    assert found.utilisation == pytest.approx({0: 1, 1: 0.5, 2: 0.5})
 
 
 def test_the_speed_of_accelerators_and_the_time_of_updates() -> None:
