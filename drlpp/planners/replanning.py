@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy
+
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput, InvalidPlacement
@@ -17,7 +19,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import LinkUsage, Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines import gpipe
-from drlpp.planners.calibration.calibration import Calibration
+from drlpp.planners.calibration.calibration import Calibration, merged
 from drlpp.planners.planning import best_plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Limits, Space
@@ -27,6 +29,9 @@ EVEN, PLANNED = "even cut", "planned with its profile"
 
 _SHORT = Limits(judged=2_000, patience=4)
 """Of a search for which a training may be waiting."""
+
+_NOISE = 0.2
+"""Slow accelerators whose factors differ by less count as equally slow."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,10 @@ class Replanner:
             between hosts is known.
         graph: of the model.
         profile: what the operators cost, None if nobody has measured it.
-        observed: what a training's workers did, or would have done if none were slower than usual,
-            which corrects the profile.
-        slower: how many times as long as usual accelerators compute now; 1 if not named.
+        observed: what the workers of plans did, or would have done if none were slower than
+            declared, which corrects the profile.
+        links: the messages that were timed last, the slowest of each level.
+        slower: how many times as long as declared accelerators compute now; 1 if not named.
 
     Raises:
         InvalidInput: the profile is of another model.
@@ -55,7 +61,8 @@ class Replanner:
     document: PlacementFile
     graph: OpGraph
     profile: Profile | None = None
-    observed: tuple[tuple[ExecutionPlan, Measurement], ...] = ()
+    observed: Mapping[ExecutionPlan, Measurement] = field(default_factory=dict)
+    links: tuple[LinkUsage, ...] = ()
     slower: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,42 +106,45 @@ class Replanner:
         return ExecutionPlan.of(candidate, self.graph, most)
 
     def corrected(self, plan: ExecutionPlan, seen: Measurement) -> Replanner:
-        """Return what plans with the costs, or the times of messages, that a plan had last.
+        """Return what plans with the costs that a plan had last.
 
         Its workers are taken to have been as slow as is known. Without a profile it is the same.
         """
         if self.profile is None:
             return self
-        if seen.links:
-            seen = seen.model_copy(update={"links": self._slowest(seen.links)})
-        kept = (one for one in self.observed if not (seen.links and one[1].links))
-        workers = [
+        workers = tuple(
             usage.model_copy(
                 update={"busy_seconds": usage.busy_seconds / self.slower.get(usage.worker, 1.0)}
             )
             for usage in seen.workers
-        ]
-        usual = seen.model_copy(update={"workers": tuple(workers)})
-        return replace(self, observed=(*kept, (plan, usual)))
+        )
+        usual = seen.model_copy(update={"workers": workers, "links": ()})
+        return replace(self, observed={**self.observed, plan: usual})
 
-    def _slowest(self, links: Sequence[LinkUsage]) -> tuple[LinkUsage, ...]:
-        """Return the slowest link within a host, and between hosts: what a pipeline waits for."""
+    def timed(self, links: Sequence[LinkUsage]) -> Replanner:
+        """Return what plans with the times that messages take.
+
+        The slowest link within a host, and between hosts, stands for all: a pipeline waits for it.
+        """
         cluster = self.cluster(range(1 + max(max(one.sender, one.receiver) for one in links)))
 
         def slower(one: LinkUsage) -> float:
             return one.seconds / cluster.link(one.sender, one.receiver).seconds(one.bytes_)
 
-        levels: dict[int, LinkUsage] = {}
-        for one in sorted(links, key=slower):
-            levels[cluster.level(one.sender, one.receiver)] = one
-        return tuple(levels.values())
+        ways = sorted(links, key=slower)
+        slowest = {cluster.level(one.sender, one.receiver): one for one in ways}
+        return replace(self, links=tuple(slowest.values()))
 
     def slowed(self, slower: Mapping[int, float]) -> Replanner:
-        """Return what plans for accelerators that compute so many times as long."""
-        return replace(self, slower=slower)
+        """Return what plans for accelerators that compute so many times as long as declared.
+
+        Those of nearly the same factor get the same, so that equal ones stay equal to planners.
+        """
+        factors = merged(numpy.array([*slower.values()]), _NOISE)
+        return replace(self, slower=dict(zip(slower, factors.tolist(), strict=True)))
 
     def slowness(self, plan: ExecutionPlan, seen: Measurement) -> dict[int, float]:
-        """Return how many times as long as usual workers computed; none if none were observed."""
+        """Return how many times as long as declared workers computed; none without a profile."""
         return self._calibration.slowness(plan.candidate, seen) if self.observed else {}
 
     def seconds(self, plan: ExecutionPlan) -> float:
@@ -183,31 +193,31 @@ class Replanner:
     @cached_property
     def _calibration(self) -> Calibration:
         """The problem of all accelerators, corrected by what was observed."""
-        numbers = range(self.observed[0][0].accelerators)
-        found = Calibration(replace(self, observed=())._problem(numbers))
-        for plan, seen in self.observed:
+        most = next(iter(self.observed)).accelerators
+        found = Calibration(replace(self, observed={}, slower={})._problem(range(most)))
+        for plan, seen in self.observed.items():
             found.observe(plan.candidate, seen)
+        found.observe(plan.candidate, seen.model_copy(update={"workers": (), "links": self.links}))
         return found
 
     def _problem(self, numbers: Sequence[int]) -> PlanningProblem:
         """Return the problem of these accelerators, numbered anew."""
-        if self.observed:
-            found = self._calibration.fit()
-            speeds = [v / self.slower.get(k, 1.0) for k, v in enumerate(found.cluster.speeds)]
-            cluster = found.cluster.with_speeds(speeds)
-            # What ran for long fits, so memory is as declared.
-            limits = self.cluster(range(len(speeds))).memory_bytes
-            hosts = [
-                host.model_copy(update={"memory_bytes": limit})
-                for host, limit in zip(cluster.hosts, limits, strict=True)
-            ]
-            return replace(found, cluster=cluster.with_hosts(hosts).part(numbers))
-        return PlanningProblem.profiled(
+        cluster = self.cluster(numbers)
+        if self.slower:
+            speeds = zip(numbers, cluster.speeds, strict=True)
+            cluster = cluster.with_speeds([v / self.slower.get(k, 1.0) for k, v in speeds])
+        problem = PlanningProblem.profiled(
             self.profile or Profile.estimated(self.graph),
-            self.cluster(numbers),
+            cluster,
             self.document.method.for_any_stages,
             self.document.optimizer,
         )
+        if not self.observed:
+            return problem
+        found = self._calibration.fit()
+        # What ran for long fits, so memory is as declared.
+        cluster = found.cluster.with_hosts(cluster.hosts)
+        return replace(problem, workload=found.workload, cluster=cluster)
 
 
 @dataclass(frozen=True)

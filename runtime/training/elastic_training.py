@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
+from math import log
 from pathlib import Path
-from statistics import median_low
+from statistics import median_high, median_low
 from typing import Protocol, Self
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
 from drlpp.io.run_folder import CHANGES_NAME
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.measurement import Measurement
+from drlpp.placement.measurement import LinkUsage, Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.session.measuring import RunMeter, time_ways
 from drlpp.runtime.training.trainer import Trainer
@@ -26,17 +27,12 @@ _MOST_LOSSES = 2
 _MOST_REPLACEMENTS = 2
 """Of all workers without a checkpoint in between, where none can be named that is to blame."""
 
-
 _CHANGED = 1.4
 """So many times slower or faster than planned for, twice in a row, is no chance: where other
 programs use the cores as well, the same work takes up to a third longer."""
 
 _GAIN = 1.1
 """How much faster another plan has to be predicted: predictions are off by some percent."""
-
-_RETRY = 20
-"""Measurements after which a slow worker without a stage gets one, to see whether it still is slow;
-twice as many each time."""
 
 _PACE = -1
 """Stands for the seconds per minibatch where others are the workers' own."""
@@ -47,7 +43,7 @@ class Planner(Protocol):
 
     @property
     def slower(self) -> Mapping[int, float]:
-        """How many times as long as usual workers compute now; 1 if not named."""
+        """How many times as long as declared workers are taken to compute; 1 if not named."""
 
     def plan(self, accelerators: Collection[int], most: int) -> ExecutionPlan:
         """Return the plan for some of accelerators 0 … ``most`` − 1.
@@ -57,13 +53,16 @@ class Planner(Protocol):
         """
 
     def corrected(self, plan: ExecutionPlan, seen: Measurement) -> Self:
-        """Return what plans with the costs, or the times of messages, that a plan had last."""
+        """Return what plans with the costs that a plan had last."""
+
+    def timed(self, links: Sequence[LinkUsage]) -> Self:
+        """Return what plans with the times that messages take."""
 
     def slowed(self, slower: Mapping[int, float]) -> Self:
-        """Return what plans for workers that compute so many times as long as usual."""
+        """Return what plans for workers that compute so many times as long as declared."""
 
     def slowness(self, plan: ExecutionPlan, seen: Measurement) -> Mapping[int, float]:
-        """Return how many times as long as usual workers computed; none if none were observed."""
+        """Return how many times as long as declared workers computed; none without a profile."""
 
     def seconds(self, plan: ExecutionPlan) -> float:
         """Return the seconds per minibatch that are predicted."""
@@ -96,8 +95,9 @@ class ElasticTraining:
     be started twice; the workers of a lost host are given up at once. Then there is a plan for
     those that are left, on which the last checkpoint continues. After every checkpoint those that
     have returned are taken back, and those that were not there at the beginning; and what workers
-    did since is looked at. If one takes longer than planned for, or less, there is another plan,
-    and training continues with it if it is predicted to be faster.
+    did since is looked at. If one takes longer beside the others than it was planned for, or less,
+    twice in a row, there is another plan, and training continues with it if it is predicted to be
+    faster. A worker that the plan does not use stays as slow as it was.
 
     Args:
         trainer: of a session of ``elasticity.most`` workers, some of which may not be there yet.
@@ -117,9 +117,9 @@ class ElasticTraining:
         self._losses: Counter[int] = Counter()
         self._replacements = 0
         self._kept = trainer.saved
-        self._measured, self._pace, self._retry = 0, 0.0, _RETRY
+        self._measured, self._pace = 0, 0.0
+        self._usual: Mapping[int, float] = {}
         self._suspected: Set[int] = frozenset()
-        self._tried: Set[int] = frozenset()
         trainer.on_checkpoint = self._at_checkpoint
 
     def _first_plan(self) -> ExecutionPlan:
@@ -213,58 +213,70 @@ class ElasticTraining:
 
     def _look(self, meter: RunMeter) -> None:
         """Plan anew if workers, or messages, have become slower or faster than planned for."""
-        now, planner, slower = meter.latest, self._planner, self._planner.slower
+        now = meter.latest
         self._measured += now is not None
         # What a deployment begins with takes longer.
         if now is None or self._measured == 1:
             return
-        if self._measured == 2:
-            self._pace = now.seconds_per_minibatch
-            known = [usage for usage in now.workers if usage.worker not in self._tried]
-            usual = now.model_copy(update={"workers": known})
-            self._planner = planner.corrected(self._plan, usual)
+        begins = self._measured == 2
+        if begins:
+            self._planner = self._planner.corrected(self._plan, now)
+        planner, ratios = self._planner, self._beside_others(now)
+        if not ratios:
             return
-        pace, found = now.seconds_per_minibatch, planner.slowness(self._plan, now)
-        if not found:
-            return
-        ratios = {worker: factor / slower.get(worker, 1.0) for worker, factor in found.items()}
-        # What all take longer is no reason to divide the work otherwise.
-        common = median_low(ratios.values())
-        ratios = {worker: ratio / common for worker, ratio in ratios.items()}
-        changed = {key for key, r in (ratios | {_PACE: pace / self._pace}).items() if _differs(r)}
+        if begins:
+            self._pace = planner.seconds(self._plan)
+            # So little may be the profile's error, for the operators that a worker has.
+            self._usual = {worker: 1.0 if _differs(r) else r for worker, r in ratios.items()}
+        ratios = {worker: ratio / self._usual[worker] for worker, ratio in ratios.items()}
+        changed = {worker for worker, ratio in ratios.items() if _differs(ratio)}
+        if _differs(now.seconds_per_minibatch / self._pace):
+            changed.add(_PACE)
         held, self._suspected = changed & self._suspected, changed
-        idle = slower.keys() & set(self._session.present) - found.keys()
         if workers := sorted(held - {_PACE}):
-            factors = {worker: found[worker] / common for worker in workers}
+            slower = planner.slower
+            factors = {worker: slower.get(worker, 1.0) * ratios[worker] for worker in workers}
             told = ", ".join(f"worker {w} takes {f:.1f} times as long" for w, f in factors.items())
             # Equal accelerators stay equal to planners.
             slower = {w: f for w, f in {**slower, **factors}.items() if _differs(f)}
-            self._tried = frozenset()
-            self._switch(planner.slowed(slower), f"{told} as planned", pace)
-        elif held == changed == {_PACE} and len(found) > 1:
+            self._planner = planner.slowed(slower).corrected(self._plan, now)
+            # The next measurement begins as if it were of a new deployment.
+            self._measured = 1
+            self._switch(f"{told} as planned")
+        elif held == changed == {_PACE} and len(ratios) > 1:
+            self._pace = now.seconds_per_minibatch
             ways = time_ways(self._session, self._plan.pipeline, meter.results)
-            timed = now.model_copy(update={"workers": (), "links": ways})
-            corrected, self._pace = planner.corrected(self._plan, timed), pace
-            longer = corrected.seconds(self._plan) / planner.seconds(self._plan)
+            self._planner = planner.timed(ways)
+            longer = self._planner.seconds(self._plan) / planner.seconds(self._plan)
             if _differs(longer):
-                told = f"by its messages a minibatch takes {longer:.1f} times as long as planned"
-                self._switch(corrected, told, pace)
-        elif idle and self._measured >= self._retry:
-            self._retry, self._tried = 2 * self._retry, idle
-            slower = {worker: factor for worker, factor in slower.items() if worker not in idle}
-            self._switch(planner.slowed(slower), f"{_workers(tuple(idle))} tried again", pace)
+                self._switch(
+                    f"by its messages a minibatch takes {longer:.1f} times as long as planned"
+                )
 
-    def _switch(self, planner: Planner, reason: str, pace: float) -> None:
+    def _beside_others(self, now: Measurement) -> dict[int, float]:
+        """Return how many times as long as planned each worker took, as a part of what all did.
+
+        What all take longer is no reason to divide the work otherwise. None without a profile.
+        """
+        slower = self._planner.slower
+        found = self._planner.slowness(self._plan, now)
+        ratios = {worker: factor / slower.get(worker, 1.0) for worker, factor in found.items()}
+        if not ratios:
+            return {}
+        middle = median_low(ratios.values()), median_high(ratios.values())
+        # Of two workers one is as planned: the one that is nearer to it.
+        common = min(middle, key=lambda ratio: abs(log(ratio)))
+        return {worker: ratio / common for worker, ratio in ratios.items()}
+
+    def _switch(self, reason: str) -> None:
         """Go on with another plan, if that is predicted to be worth it."""
-        self._planner, self._pace = planner, pace
         try:
-            plan, before = planner.plan(self._session.present, self._most), self._plan
+            plan, before = self._planner.plan(self._session.present, self._most), self._plan
         except InvalidInput:
             # What runs goes on.
             return
-        faster = planner.seconds(before) / planner.seconds(plan)
-        saved = self._trainer.left * pace * (1 - 1 / faster)
-        if faster > _GAIN and saved > self._trainer.deploying_seconds:
+        faster = self._planner.seconds(before) / self._planner.seconds(plan)
+        if faster > _GAIN:
             self._plan = plan
             self._tell(
                 f"{reason}: planned anew, {plan.placement.configuration} instead of "

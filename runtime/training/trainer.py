@@ -73,7 +73,6 @@ class Trainer:
                 anew from there.
             saved: the epochs, and the minibatches of the next, that the last checkpoint has.
             meter: measures what is trained until the next checkpoint, or the end of the epoch.
-            deploying_seconds: that it took last to go on from a checkpoint.
         """
         self.on_checkpoint: Callable[[], None] | None = None
         self.session = session
@@ -90,7 +89,6 @@ class Trainer:
         self._evaluated: EpochReport | None = None
         self.saved = 0, 0
         self.meter: RunMeter | None = None
-        self.deploying_seconds = 0.0
         self._first_samples = data.state()
         self._rates = plan.rates(self.optimizer, self._count)
         data.lend_to(session)
@@ -127,11 +125,6 @@ class Trainer:
         return Stint(first, self._done, seconds, *evaluation)
 
     @property
-    def left(self) -> int:
-        """The minibatches up to the last epoch."""
-        return self.plan.epochs * self._count - self._done
-
-    @property
     def _done(self) -> int:
         """The minibatches that are done in all."""
         return len(self.reports) * self._count + self._progress.position
@@ -161,11 +154,7 @@ class Trainer:
     def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> Deployment:
         """Deploy the checkpoint, if there is one."""
         plan, file = self.session.plan(placement), self._restore()
-        # Starting workers is no part of the time that deploying takes again and again.
-        self.session.prepare()
-        deployment = self.session.deploy(plan, optimizer=self.optimizer, checkpoint=file)
-        self.deploying_seconds = deployment.seconds
-        return deployment
+        return self.session.deploy(plan, optimizer=self.optimizer, checkpoint=file)
 
     def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""

@@ -150,8 +150,8 @@ class Calibration:
         self._scales = None
 
     def slowness(self, candidate: Candidate, measurement: Measurement) -> dict[int, float]:
-        """Return how many times as long as is most probable every worker computed."""
-        corrections, _ = self._solve(self._believed().most_probable)
+        """Return how many times as long as declared every worker computed, by probable costs."""
+        corrections = self._solve(self._believed().most_probable)[0] * (self._groups != _SPEEDS)
         other = Calibration(self.declared)
         other.observe(candidate, measurement)
         rows, logs, _ = other._observed()
@@ -316,13 +316,18 @@ class Calibration:
         )
 
 
-def merged(speeds: Array) -> Array:
-    """Return speeds in which those within 3% of the smallest of them are replaced by their mean."""
+def merged(speeds: Array, same: float = _SAME_SPEED) -> Array:
+    """Return speeds in which those near the smallest of them are replaced by their mean.
+
+    Args:
+        speeds: to be compared.
+        same: how far apart they are at most, as a part of the smallest.
+    """
     order = numpy.argsort(speeds)
     result = speeds.astype(float).copy()
     begin = 0
     for end in range(1, len(order) + 1):
-        if end == len(order) or speeds[order[end]] > speeds[order[begin]] * (1 + _SAME_SPEED):
+        if end == len(order) or speeds[order[end]] > speeds[order[begin]] * (1 + same):
             result[order[begin:end]] = speeds[order[begin:end]].mean()
             begin = end
     return result
