@@ -75,10 +75,6 @@ class InvalidFile(InvalidInput):
     """A file that is missing, truncated, of another kind or of a newer version."""
 
 
-class UnknownField(InvalidFile):
-    """A file of the kind that was expected, with a field that this version does not know."""
-
-
 class RunFailure(DRLPPError, RuntimeError):
     """Something that happened on the workers while a placement ran."""
 

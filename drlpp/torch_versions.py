@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
 
-OLDEST = "2.11"
-"""The oldest version that is supported, as ``pyproject.toml`` says."""
-
-
-def older_than(version: str) -> bool:
-    """Return whether the installed torch is older than ``version``."""
-    import torch
-    from torch.torch_version import TorchVersion
-
-    return bool(TorchVersion(torch.__version__) < version)
-
-
 def split_into_tuples(
     module: fx.GraphModule, root: nn.Module, part_of: Callable[[fx.Node], int]
 ) -> fx.GraphModule:
@@ -97,7 +85,7 @@ def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:
     """
     import torch
 
-    if not older_than("2.13"):
+    if torch.__version__ >= "2.13":
         return
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         node.target = torch.ops.aten.reshape.default

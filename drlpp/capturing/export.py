@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -71,9 +70,8 @@ def export_graph(
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
         if (failure := _own_failure(module, inputs)) is not None:
-            hint = _dictionary_hint(module, inputs)
             raise InvalidModel(
-                f"{what} does not run on its example inputs: {hint or _reason(failure)}"
+                f"{what} does not run on its example inputs: {_reason(failure)}"
             ) from failure
         reason = _way_out(error) or f"{_reason(error)}; {_HINT}"
         raise InvalidModel(f"{what} cannot be captured: {reason}") from error
@@ -164,25 +162,6 @@ def _way_out(error: Exception) -> str | None:
         f"call torch.export.register_dataclass({found[1]}) once if it is a dataclass "
         "(drlpp.from_huggingface calls a model of transformers so that it returns no cache)"
     )
-
-
-def _dictionary_hint(module: nn.Module, inputs: Batch) -> str | None:
-    """Return what to write where a forward takes a dictionary, not the keywords in it."""
-    if not isinstance(inputs, Mapping):
-        return None
-    signature = inspect.signature(module.forward)
-    try:
-        signature.bind(**inputs)
-    except TypeError:
-        with contextlib.suppress(TypeError):
-            signature.bind(inputs)
-            keywords = ", ".join(inputs)
-            return (
-                f"a dictionary of inputs gives keyword arguments, and its forward takes no "
-                f"{keywords}; for one argument that is a dictionary, put it into a tuple: "
-                "({…},)"
-            )
-    return None
 
 
 def _reason(error: Exception) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -93,52 +92,22 @@ class OpGraph(Document):
 
     @model_validator(mode="after")
     def _is_topologically_numbered(self) -> OpGraph:
-        if not self.operators:
-            raise ValueError("a graph needs at least one operator")
-        for position, operator in enumerate(self.operators):
-            if operator.id != position:
-                raise ValueError(
-                    f"operator {operator.name!r} has id {operator.id}, expected {position}: "
-                    "operators are listed in the order of their ids"
-                )
-        names = [operator.name for operator in self.operators]
-        if len(set(names)) < len(names):
-            twice, _ = Counter(names).most_common(1)[0]
-            raise ValueError(f"two operators are named {twice!r}; names are to be unique")
-        for edge in self.edges:
-            if not edge.source < edge.target < len(self):
-                raise ValueError(
-                    f"edge {edge.source} -> {edge.target}: expected "
-                    f"0 <= source < target < {len(self)}, so that there is no cycle"
-                )
-            available = len(self.operators[edge.source].outputs)
-            if any(index >= available for index in edge.outputs):
-                raise ValueError(
-                    f"edge {edge.source} -> {edge.target} reads outputs {edge.outputs}, but "
-                    f"operator {edge.source} has {available}"
-                )
-        for number, output in self.outputs:
-            if number >= len(self) or output >= len(self.operators[number].outputs):
-                raise ValueError(
-                    f"the model returns output {output} of operator {number}, which does not exist"
-                )
-        for shared in self.shared_parameters:
-            readers = shared.operators
-            if len(readers) < 2 or sorted({*readers}) != [*readers] or readers[-1] >= len(self):
-                raise ValueError(
-                    f"parameter {shared.name!r} is shared by operators {list(readers)}; expected "
-                    f"at least two of 0 to {len(self) - 1}, sorted"
-                )
-        shares: Counter[int] = Counter()
-        for shared in self.shared_parameters:
-            shares.update(dict.fromkeys(shared.operators, shared.bytes_))
-        for reader, bytes_ in shares.items():
-            operator = self.operators[reader]
-            if operator.parameter_bytes < bytes_:
-                raise ValueError(
-                    f"operator {operator.name!r} has {operator.parameter_bytes} bytes of "
-                    f"parameters, fewer than the {bytes_} that it shares with others"
-                )
+        count, edges = len(self), self.edges
+        made = {(op.id, output) for op in self.operators for output in range(len(op.outputs))}
+        read = {(edge.source, output) for edge in edges for output in edge.outputs}
+        sharing = [reader for shared in self.shared_parameters for reader in shared.operators]
+        if (
+            [op.id for op in self.operators] != [*range(max(count, 1))]
+            or not all(edge.source < edge.target < count for edge in edges)
+            or not made >= read.union(self.outputs)
+            or max(sharing, default=0) >= count
+            or len({op.name for op in self.operators}) < count
+        ):
+            raise ValueError(
+                "operators, edges, outputs and shared parameters do not fit together: expected "
+                "operators 0, 1, … with a name each, which read outputs of earlier ones alone, so "
+                "that there is no cycle"
+            )
         return self
 
     def __len__(self) -> int:

@@ -131,28 +131,12 @@ def _replaced(owner: Any, name: str, replacement: object) -> Iterator[None]:
             setattr(owner, name, own)
 
 
-def random_states() -> dict[str, bytes]:
+def _random_states() -> dict[str, bytes]:
     """Return the states of the generators that are not torch's, by how a user calls them."""
     return {
         "random": pickle.dumps(random.getstate()),
         "numpy.random": pickle.dumps(numpy.random.get_state()),
     }
-
-
-def draws_elsewhere(before: Mapping[str, bytes]) -> str | None:
-    """Return what is wrong with a forward that drew from these generators, None if it did not.
-
-    Args:
-        before: :func:`random_states` before the forward.
-    """
-    drawn = [name for name, state in random_states().items() if state != before[name]]
-    return (
-        f"its forward draws from {' and '.join(drawn)}, and a graph would keep what was drawn "
-        "once; draw with torch's own random functions, such as torch.rand, and use torch.where "
-        "instead of a branch"
-        if drawn
-        else None
-    )
 
 
 def _functions_of_users(
@@ -212,20 +196,9 @@ def _note_checkpoint(dropped: Dropped) -> None:
 def _called_at_once(dropped: Dropped) -> Callable[..., Any]:
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *arguments: Any) -> Any:
         _note_checkpoint(dropped)
-        results = function(*arguments)
-        if _requires_gradient(results) and not _requires_gradient(arguments):
-            dropped.problems.append(
-                f"torch.utils.checkpoint ({_place_of_caller()}) of inputs without gradients trains "
-                "nothing in what it calls; give it use_reentrant=False"
-            )
-        return results
+        return function(*arguments)
 
     return apply
-
-
-def _requires_gradient(values: Any) -> bool:
-    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
-    return any(tensor.requires_grad for tensor in tensors)
 
 
 def _nothing_around(dropped: Dropped) -> Callable[..., Iterator[None]]:
@@ -253,11 +226,15 @@ def _noticing_state(module: nn.Module, dropped: Dropped) -> Iterator[None]:
     states: dict[str, bytes] = {}
 
     def begin(*_: Any) -> None:
-        states.update(random_states())
+        states.update(_random_states())
 
     def compare(*_: Any) -> None:
-        if drawn := draws_elsewhere(states):
-            dropped.problems.append(drawn)
+        if drawn := [name for name, state in _random_states().items() if state != states[name]]:
+            dropped.problems.append(
+                f"its forward draws from {' and '.join(drawn)}, and a graph would keep what was "
+                "drawn once; draw with torch's own random functions, such as torch.rand, and use "
+                "torch.where instead of a branch"
+            )
         for name, part in parts.items():
             for key, value in _attributes(part).items():
                 if before.get((name, key)) != _content(value, alive):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from drlpp.cli.entry import INTERRUPTED
-from drlpp.errors import HostLost, InvalidInput, ModelNote, RunFailure, UnknownField
+from drlpp.errors import HostLost, InvalidInput, ModelNote, RunFailure
 
 console = Console(
     width=None if sys.stdout.isatty() else 110, markup=False, emoji=False, soft_wrap=True
@@ -31,8 +31,6 @@ def resumable(what: str, *, measures: bool = True) -> Iterator[None]:
     except KeyboardInterrupt:
         print(how, file=sys.stderr)
         raise
-    except UnknownField as error:
-        raise UnknownField(f"{error}; begin anew with another --out") from error
     except HostLost as lost:
         if not measures:
             raise

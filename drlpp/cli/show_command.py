@@ -31,7 +31,6 @@ from drlpp.report.page import write_report
 from drlpp.report.tables import Table
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import DEVICE_KINDS, devices_here, facts_of
-from drlpp.torch_versions import OLDEST, older_than
 
 _FILES = {".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt"}
 
@@ -86,9 +85,8 @@ def versions() -> Answer:
     """Check the versions of Python, torch and drlpp, and the system."""
     known = Versions.current()
     found = f"drlpp {known.drlpp}, torch {known.torch}, Python {known.python}"
-    advice = f"install torch {OLDEST} or later" if older_than(OLDEST) else None
-    if platform.system() != "Linux":
-        advice = "workers need Linux: use a container or WSL 2"
+    is_linux = platform.system() == "Linux"
+    advice = None if is_linux else "workers need Linux: use a container or WSL 2"
     return f"{found} on {platform.system()} {platform.machine()}", advice
 
 

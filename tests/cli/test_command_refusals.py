@@ -84,7 +84,7 @@ def test_train_agent_says_its_own_name() -> None:
     ("file", "change", "message"),
     [
         ("CHAIN", ('"target": 1', '"target": 0'), "so that there is no cycle"),
-        ("CHAIN", ('"name": "op1"', '"name": "op0"'), "two operators are named 'op0'"),
+        ("CHAIN", ('"name": "op1"', '"name": "op0"'), "with a name each"),
         ("CHAIN", ('"forward_seconds": 2.0', '"forward_seconds": -2.0'), "forward_seconds"),
         ("CHAIN", ('"kind": "profile"', '"kind": "poem"'), "expected one of"),
         ("CLUSTER", ("between_hosts", "#"), "'fast-1' cannot be reached from 'fast-0'"),

@@ -122,7 +122,7 @@ def test_show_without_arguments_examines_the_machine(monkeypatch: pytest.MonkeyP
     found = as_json("show")
     assert torch.__version__ in found["versions"]
     assert "two answer" in found["workers"]
-    monkeypatch.setattr(show_command, "OLDEST", "99.0")
+    monkeypatch.setattr(show_command.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(show_command, "_LEAST_MEMORY_BYTES", 1e18)
     monkeypatch.setattr(
         show_command, "CHECKS", {"versions": show_command.versions, "memory": show_command.memory}

@@ -46,10 +46,10 @@ def damaged(**change: object) -> str:
     [
         (damaged()[:-20], "truncated or not well-formed"),
         ("", "is empty"),
-        (damaged(version=0), "field 'version' is 0, expected 1"),
+        (damaged(version=0), "field 'version' is 0, expected 1 to 1"),
         ("[1]", "expected fields with names, found list"),
         (damaged(kind="profile"), "expected a cluster file, but it is a profile file"),
-        (damaged(version=2), "written by a newer drlpp"),
+        (damaged(version=2), "field 'version' is 2, expected 1 to 1; a file of a newer drlpp"),
         (
             damaged(colour="red"),
             "field 'colour' is unknown; a cluster file has the fields hosts, within_host",
