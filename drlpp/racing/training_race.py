@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import numpy
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count
@@ -144,6 +144,12 @@ class TrainingRace(Document):
     rate_of: tuple[Count, ...] = ()
     finals: int = Field(ge=1)
     runs: tuple[TrainingRun, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrainingRace:
+        if self.candidates[PLAIN_NUMBER].placement is not None:
+            raise ValueError("the first candidate of a race has to be plain PyTorch")
+        return self
 
     @property
     def curves(self) -> dict[Training, Curve]:
