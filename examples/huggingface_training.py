@@ -30,7 +30,6 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import (
     AutoModelForSequenceClassification,
@@ -127,11 +126,6 @@ def find_plan(task: Task, workers: int) -> Plan:
     return plan(task, workers, method=method, optimizer=optimizer, replicate=False)
 
 
-def is_right(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
-    """Return 1 for every review that is judged rightly, else 0."""
-    return (outputs["logits"].argmax(1) == targets["labels"]).float()
-
-
 def tell(report: EpochReport) -> None:
     """Print how an epoch went."""
     print(f"epoch {report.epoch:>2}  loss {report.loss:.4f}  accuracy {report.score:.4f}")
@@ -162,7 +156,7 @@ def main(
     train = DataLoader(reviews(0, 1600, tokenizer), BATCH_SIZE, shuffle=True)
     held_out = DataLoader(reviews(1, 320, tokenizer), BATCH_SIZE)
 
-    task = from_huggingface(model, next(iter(train)), score=is_right)
+    task = from_huggingface(model, next(iter(train)))
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():

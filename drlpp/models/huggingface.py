@@ -53,7 +53,7 @@ def from_huggingface(
         length: tokens of a sample, without ``batch``; by default 128, or the positions of the
             model's configuration if these are fewer.
         score: ``score(outputs, targets)`` of ``{"loss", "logits"}`` and ``{"labels"}`` gives one
-            number for each sample; by default there is none.
+            number for each sample. By default whether a classifier is right; otherwise none.
 
     Raises:
         InvalidModel: the model cannot be loaded or called this way, with the reason.
@@ -75,7 +75,11 @@ def from_huggingface(
         # The others depend on which expert gets how many tokens, or on an extension's operators.
         called.set_experts_implementation("batched_mm")
     module = _CalledWithTensors(model, {"use_cache": False} if "use_cache" in accepted else {})
-    targets = {"labels": inputs["labels"]} if score else None
+    labels = inputs["labels"]
+    classes = labels.dim() == 1 and not labels.is_floating_point()
+    if score is None and name.endswith(_CLASSIFIERS) and classes:
+        score = _is_right
+    targets = {"labels": labels} if score else None
     task = Task(module.train(), inputs, targets, None, score)
     _call_once(task, name)
     return task
@@ -140,6 +144,11 @@ class _CalledWithTensors(nn.Module):
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
         found = self._called[0].forward(**inputs, **self.options, return_dict=True)
         return {"loss": found.loss, "logits": found.logits}
+
+
+def _is_right(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+    """Return 1 for every sample that is classified correctly, else 0."""
+    return (outputs["logits"].argmax(-1) == targets["labels"]).float()
 
 
 def _call_once(task: Task, name: str) -> None:

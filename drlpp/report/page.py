@@ -16,6 +16,7 @@ from statistics import median
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from drlpp.errors import InvalidPlacement
 from drlpp.io.files import write_atomically
 from drlpp.io.formatting import emulation_text
 from drlpp.io.run_folder import REPORT_NAME
@@ -202,7 +203,13 @@ def _search(files: RunFiles) -> Iterator[Section]:
     asked, used = files.record.settings.get("method"), files.searched
     if used and isinstance(asked, dict) and asked.get("microbatches") != used.microbatches:
         lines.append(f"microbatches, as chosen for the model and the workers: {used.microbatches}")
-    if errors := charts.prediction_errors(files):
+    try:
+        errors = charts.prediction_errors(files)
+    except InvalidPlacement as error:
+        # Cut at modules or blocks, or a file of another run.
+        errors = []
+        lines.append(f"not compared with the simulator: {error}")
+    if errors:
         lines.append(
             f"the simulator is off by {median(errors):.0%} in the median of {len(errors)} "
             f"placements, by {max(errors):.0%} at most"

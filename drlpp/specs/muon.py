@@ -65,12 +65,12 @@ class MuonWithAdamW(Optimizer):
             Muon(matrices or unused, lr=lr, weight_decay=weight_decay, **of_muon),
             AdamW(others or unused, lr=lr, weight_decay=weight_decay, **of_adamw),
         ]
-        for part in self._parts:
-            part.state = self.state
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient, with the group's learning rate."""
         for part in self._parts:
+            # Loading a state dict makes another dictionary of it.
+            part.state = self.state
             part.param_groups[0]["lr"] = self.param_groups[0]["lr"]
             part.step()

@@ -170,6 +170,8 @@ class OptimizerSpec(NamedClass):
         import torch
 
         kind: Any = self.find()
+        if "lr" not in self.complete:
+            raise TypeError("it has no argument lr, by which learning rates are given")
         weight = torch.zeros(1, 1, requires_grad=True)
         weight.grad = torch.zeros(1, 1)
         # Some are wrong only in a step: three betas, a class that needs a closure.

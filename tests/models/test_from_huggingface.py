@@ -138,7 +138,12 @@ def test_trained_in_stages_it_has_the_weights_of_a_training_by_transformers(
     with torch.no_grad():
         outputs = plain(**next(iter(DataLoader(held_out, len(held_out)))))
     assert result.epochs[0].held_out_loss == pytest.approx(outputs.loss.item(), rel=1e-6)
-    assert result.epochs[0].score is None
+    labels = torch.stack([item["labels"] for item in held_out])
+    if name == "classifier":
+        right = (outputs.logits.argmax(1) == labels).double().mean().item()
+        assert result.epochs[0].score == pytest.approx(right)
+    else:
+        assert result.epochs[0].score is None
 
     model.load_state_dict(result.state_dict)
     model.save_pretrained(tmp_path / "saved")

@@ -133,6 +133,14 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     assert "microbatches, as chosen for the model and the workers: 1" in page.lines
 
 
+def test_placements_of_another_graph_are_shown_without_the_simulator(run: Path) -> None:
+    """As those of a run with ``--cut-at modules``, whose profile is of operators."""
+    of_modules = Placement.from_assignment([0, 1], [0, 1])
+    append(run / "measurements.jsonl", Entry(placement=of_modules, outcome=measurement(0.007)))
+    page = Page(write_report(run))
+    assert any(line.startswith("not compared with the simulator") for line in page.lines)
+
+
 def a_race() -> TrainingRace:
     """One that has ended: both candidates, and their finals, have all their curves."""
     points = tuple(Point(minibatches=m, seconds=m / 10, loss=2.0 - m / 10) for m in (0, 5, 10))

@@ -1,5 +1,6 @@
 """Optimizers by name, Muon, groups of parameters: what is accepted, and what is refused."""
 
+import copy
 import inspect
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from torch.optim import AdamW
 from drlpp.errors import InvalidInput
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.muon import MuonWithAdamW
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup, divided, settled
 
 
@@ -60,6 +62,40 @@ def test_optimizers(name: str, options: dict[str, Any], message: str) -> None:
 def test_schedules(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         LearningRateSchedule.parse(name, **options)
+
+
+def test_muon_goes_on_from_a_state_dict() -> None:
+    def steps(optimizer: MuonWithAdamW, weights: list[torch.Tensor], count: int) -> None:
+        for number in range(count):
+            for weight in weights:
+                weight.grad = torch.full_like(weight, 1.0 + number)
+            optimizer.step()
+
+    def fresh() -> list[torch.Tensor]:
+        return [torch.eye(3), torch.ones(3)]
+
+    whole, halves = fresh(), fresh()
+    steps(optimizer := MuonWithAdamW(whole), whole, 2)
+    state = copy.deepcopy(optimizer.state_dict())
+    steps(optimizer, whole, 2)
+    steps(MuonWithAdamW(halves), halves, 2)
+    (later := MuonWithAdamW(halves)).load_state_dict(state)
+    steps(later, halves, 2)
+    assert all(map(torch.equal, whole, halves))
+    for saved, kept in zip(later.state.values(), optimizer.state.values(), strict=True):
+        assert all(torch.equal(saved[name], kept[name]) for name in kept)
+
+
+class WithoutARate(torch.optim.Optimizer):
+    """One of a user, whose rate nobody can set."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+
+def test_an_optimizer_without_a_rate_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="it has no argument lr"):
+        OptimizerSpec.parse(f"{__name__}:WithoutARate")
 
 
 USABLE = sorted(OptimizerSpec.known().keys() - {"muon", "lbfgs", "sparseadam"})
