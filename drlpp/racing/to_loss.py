@@ -258,8 +258,8 @@ def race_to_loss(
         folder: for ``race.json`` and the checkpoints.
         target_loss, epochs, finals, limit_seconds: as in
             :class:`~drlpp.racing.training_race.TrainingRace`.
-        every: minibatches between two evaluations; a fifth of an epoch if None, or more where that
-            is short.
+        every: minibatches between two evaluations; by default those of the race that is there, or a
+            fifth of an epoch, or more where that is short.
         rates: how many learning rates are tried at first, a factor of √10 apart.
         on_step: called with what comes next.
 
@@ -268,6 +268,8 @@ def race_to_loss(
         RunFailure: a host, a worker or the disk failed; the race can be continued.
     """
     minibatches = data.first.minibatches
+    if every is None and (folder / FILE_NAME).exists():
+        every = read_document(folder / FILE_NAME, TrainingRace).every
     usual = max(minibatches // 5, _BETWEEN_EVALUATIONS * session.accelerators)
     middle = session.optimizer.rate
     fresh = TrainingRace(

@@ -88,6 +88,9 @@ class WorkerHost(ABC):
     def send(self, worker: int, command: Command) -> None:
         """Give a worker a command; if it is dead, an event says so."""
 
+    def finish_send(self) -> None:
+        """Wait until the workers have been given their commands."""
+
     @abstractmethod
     def waitables(self) -> Sequence[Any]:
         """Return what ``multiprocessing.connection.wait`` waits for until there are events."""

@@ -417,6 +417,7 @@ class WorkerGroup:
             self._raise_if_ended(self._events(0))
             for worker, command in commands.items():
                 self.ask(worker, methodcaller("send", worker, command))
+            self.ask_all(lambda host: host.finish_send())
             return self._wait_for_answers(commands, on_progress, feed)
         except BaseException as error:
             self.kill()

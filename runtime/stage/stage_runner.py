@@ -348,7 +348,7 @@ class StageRunner:
         return self.weights.state() | self.buffers
 
     def saved(self) -> tuple[dict[str, Tensor], OptimizerState]:
-        """Return what no other stage saves: values by name, and what updates the weights."""
+        """Return values by name, and what updates the weights."""
         weights, optimizer = self.weights.saved()
         return weights | self.buffers, optimizer
 

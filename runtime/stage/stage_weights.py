@@ -186,7 +186,7 @@ class StageWeights:
         return True
 
     def is_root(self, tie: int) -> bool:
-        """Return whether the stage is the root of a tie; before the first run all are alike."""
+        """Return whether the stage is the root of a tie, or alone has the weights."""
         return self.plans[tie].root in (None, self._stage)
 
     def contribution(self, tie: int) -> list[Tensor]:

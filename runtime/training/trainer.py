@@ -48,7 +48,8 @@ class Trainer:
 
     The pipeline drains before a checkpoint, and fills again behind it: nothing is in flight there,
     and what is trained between two checkpoints is a run of its own. So a checkpoint continues
-    under any placement and method, and with the same ones bit for bit as if nothing had happened.
+    under any placement and method, and with the same ones and interval between checkpoints
+    bit for bit as if nothing had happened.
 
     The checkpoint of an epoch is written before the epoch is evaluated, so that no failure there
     loses it; whoever resumes from it evaluates the epoch again.

@@ -100,11 +100,13 @@ def time_training(
         ):
             if number >= _WARM_UPS:
                 found[kind][stage].append(seconds)
-    predictions: list[float] = []
+    bytes_, predictions = kept.bytes_ if kept else [], list[float]()
+    # Or two models would be held at once.
+    del runners, kept
     if command.method is not None:
         (runner,) = built(command.method, 1)
         predictions = _time_predictions(runner, stopwatch, timed_passes(command.repeats))
-    return TrainingTimes(accelerator.facts.name, found, kept.bytes_ if kept else [], predictions)
+    return TrainingTimes(accelerator.facts.name, found, bytes_, predictions)
 
 
 class _Stopwatch:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.errors import InvalidFile, InvalidPlacement
+from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_document
 from drlpp.io.files import append
 from drlpp.io.run_folder import RunRecord
@@ -228,13 +228,9 @@ def test_the_table_of_a_race_gives_medians_ranges_and_speed_ups() -> None:
     assert "emulated: 2 accelerators of speeds 0.6, 0.3 (a core is 1)" in table.title
 
 
-def test_damaged_files_and_those_of_another_run_are_refused(run: Path) -> None:
+def test_damaged_files_are_refused(run: Path) -> None:
     (run / "race.json").write_text("{")
     with pytest.raises(InvalidFile, match=r"race\.json"):
-        write_report(run)
-    (run / "race.json").unlink()
-    write_document(run / "cluster.yaml", cluster_of(1, bandwidth=1e9))
-    with pytest.raises(InvalidPlacement, match="stage 1 names accelerator 1, but there are only"):
         write_report(run)
 
 

@@ -77,6 +77,7 @@ class RayHost(WorkerHost):
             )
         self._actor: Any = None
         self._begun: Any = None
+        self._sent: list[Any] = []
         self._closed = False
         self._generation = 0
         self._process_ids: list[int] = []
@@ -221,7 +222,11 @@ class RayHost(WorkerHost):
         self._process_ids = self._reply(self._begun)
 
     def send(self, worker: int, command: Command) -> None:
-        self._reply(self._order("send", worker, command))
+        self._sent.append(self._order("send", worker, command))
+
+    def finish_send(self) -> None:
+        while self._sent:
+            self._reply(self._sent.pop())
 
     def waitables(self) -> list[Any]:
         if self.lost:
@@ -272,7 +277,7 @@ class RayHost(WorkerHost):
     def _forget(self) -> None:
         # A generation that nobody speaks of any more.
         self._generation += 1
-        self._process_ids = []
+        self._process_ids, self._sent = [], []
 
     # Its copies of the session's files, which travel by Ray's stores of objects
 

@@ -162,6 +162,7 @@ def test_workers_start_end_and_are_replaced(actor: Actor, tmp_path: Path) -> Non
     # What the first said late is nobody's any more.
     host.arrived.append((1, (1, ended)))
     host.send(1, Release())
+    host.finish_send()
     assert events_of(host) == [(1, None)]
     host.kill()
 
@@ -176,8 +177,9 @@ def test_a_command_that_finds_no_room_is_told(actor: Actor, tmp_path: Path) -> N
     host = host_of(actor, tmp_path)
     started(host)
     shutil.rmtree(host.folder)
+    host.send(1, Collect(storage="x" * 4096))
     with pytest.raises(StorageFailure, match="host far: "):
-        host.send(1, Collect(storage="x" * 4096))
+        host.finish_send()
     host.kill()
 
 
