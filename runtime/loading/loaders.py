@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.capturing.capture import CapturedModel
@@ -152,6 +152,19 @@ class Unpacker:
             where, samples = f"a batch of {loader}", self._by_position(batch)
         return pytree.tree_map(torch.clone, fitting(samples, self._examples, where, _PADDING))
 
+    def known_samples(self, loader: Loader) -> int | None:
+        """Return how many samples an epoch gives, None where only loading them would show it.
+
+        A function that collates or unpacks samples may make more or fewer of them, and so may each
+        process of an iterable data set.
+        """
+        batches = loader.batch_sampler
+        kept = self._unpack is None and loader.collate_fn is default_collate
+        if not kept or type(batches) is not BatchSampler or not isinstance(batches.sampler, Sized):
+            return None
+        samples = len(batches.sampler)
+        return samples - samples % batches.batch_size if batches.drop_last else samples
+
     def _by_function(self, batch: object) -> Samples:
         assert self._unpack is not None
         try:
@@ -165,9 +178,18 @@ class Unpacker:
 
     def _by_name(self, batch: Mapping[str, Any], loader: str) -> Samples:
         inputs, targets = self._examples
+        if not isinstance(inputs, Mapping):
+            raise InvalidInput(
+                f"a batch of {loader} is a dictionary, but the model's inputs have no names; let "
+                "the loader, or unpack, make (inputs, targets)"
+            )
         named = isinstance(targets, Mapping)
-        names = {*inputs} if isinstance(inputs, Mapping) else set()
-        names |= {*targets} if named else {"labels"}
+        if not (named or has_no_targets(targets) or "labels" in batch):
+            raise InvalidInput(
+                f"a batch of {loader} has no 'labels', only {', '.join(map(repr, batch))}; rename "
+                "its targets, or let the loader, or unpack, make (inputs, targets)"
+            )
+        names = {*inputs} | ({*targets} if named else {"labels"})
         if left_out := [name for name in batch if name not in names]:
             self._note(
                 f"{loader} also gives {', '.join(map(repr, left_out))}, which the model does not "
@@ -193,16 +215,16 @@ _PADDING = (
 )
 
 
-def lengths_of(loader: Loader) -> tuple[int | None, int]:
-    """Return the samples of an epoch, None if they are not known, and those of a minibatch."""
-    batches = loader.batch_sampler
-    if not isinstance(batches, BatchSampler):
-        return None, 1
-    source = loader.dataset if isinstance(loader.dataset, IterableDataset) else batches.sampler
-    if not isinstance(source, Sized):
-        return None, batches.batch_size
-    samples, size = len(source), batches.batch_size
-    return samples - samples % size if batches.drop_last else samples, size
+def minibatches_of(loader: Loader) -> int | None:
+    """Return the whole minibatches of an epoch by a loader's length, None if it has none."""
+    batches: Any = loader.batch_sampler
+    with suppress(TypeError, AttributeError):
+        if not isinstance(batches, BatchSampler):
+            return len(loader)
+        iterable = isinstance(loader.dataset, IterableDataset)
+        source: Any = loader.dataset if iterable else batches.sampler
+        return len(source) // batches.batch_size
+    return None
 
 
 def begin_epoch(loader: DataLoader, number: int) -> None:

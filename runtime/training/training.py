@@ -239,8 +239,8 @@ class PipelineTrainer:
             data: a name (``digits``), ``package.module:factory``, samples in memory, or any
                 ``DataLoader``. A loader's minibatches have the size that the model was captured
                 for; smaller ones are left out.
-            held_out: a loader of samples to evaluate on after every epoch, in minibatches of the
-                same size. Named data and samples in memory have their own.
+            held_out: a loader of samples to evaluate on after every epoch, in minibatches of any
+                size. Named data and samples in memory have their own.
             epochs: how often all training samples are seen.
             unpack: makes ``(inputs, targets)`` of what a loader gives, where that is neither a
                 dictionary with the names of the model's inputs, nor a tuple or list of the inputs

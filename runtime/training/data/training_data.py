@@ -23,11 +23,11 @@ from drlpp.runtime.loading.loaders import (
     Unpacker,
     generators_of,
     iterate,
-    lengths_of,
+    minibatches_of,
     preserve_rng_state,
 )
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.specs.batches import chosen, tensors_in
+from drlpp.specs.batches import chosen, joined, tensors_in
 from drlpp.specs.data import Loaders, Samples
 
 
@@ -191,15 +191,15 @@ class LoadedData(TrainingData):
         self._note = cache(note)
         self._state = self._current_state()
         if (first := self._first(self._train, TRAINING)) != self.batch_size:
-            raise self._unlike(first, TRAINING)
-        samples, size = lengths_of(self._train)
-        known = samples and samples // size
-        if minibatches is None and known is None:
+            raise self._unlike(first)
+        known, samples = minibatches_of(self._train), self._unpack.known_samples(self._train)
+        if minibatches is None and not known:
             raise InvalidInput(
-                f"{TRAINING} does not say how many samples it has; say how many minibatches make "
-                "an epoch (minibatches, or --minibatches), or give its data set or sampler a length"
+                f"{TRAINING} does not say how many samples it has; give its data set or sampler a "
+                "length, or say to a training how many minibatches make an epoch (minibatches, or "
+                "drlpp train --minibatches)"
             )
-        if minibatches is not None and known is not None and minibatches > known:
+        if samples is not None and (minibatches or 0) > samples // self.batch_size:
             raise InvalidInput(
                 f"minibatches is {minibatches}, but {TRAINING} gives {known} of "
                 f"{self.batch_size} samples in an epoch"
@@ -210,11 +210,30 @@ class LoadedData(TrainingData):
 
     def held_out(self) -> Generator[Samples]:
         assert self._held_out is not None
+        size, left = self.batch_size, self.held_out_count.samples
+        waiting: list[Samples] = []
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
-                samples = self._unpack(batch, HELD_OUT)
-                for indices in evaluation_order(len(samples), self.batch_size):
-                    yield chosen(samples, indices)
+                waiting.append(self._unpack(batch, HELD_OUT))
+                left -= len(waiting[-1])
+                if left < 0:
+                    break
+                # The last minibatch waits until it is known that nothing is missing.
+                if sum(map(len, waiting)) > size:
+                    together = joined(waiting)
+                    whole = (len(together) - 1) // size * size
+                    for begin in range(0, whole, size):
+                        yield chosen(together, slice(begin, begin + size))
+                    waiting = [chosen(together, slice(whole, None))]
+        if left:
+            raise DataError(
+                f"{HELD_OUT} gives {'fewer' if left > 0 else 'more'} samples than the "
+                f"{self.held_out_count.samples} that are expected; it has to give as many each "
+                "time it is iterated, and as its length says"
+            )
+        rest = joined(waiting)
+        for indices in evaluation_order(len(rest), size):
+            yield chosen(rest, indices)
 
     def state(self) -> LoaderState:
         return self._state
@@ -250,8 +269,11 @@ class LoadedData(TrainingData):
                         )
                 last = number == self.minibatches - 1
                 # A sampler may draw once more when it is asked past its end.
-                if last and self._wants_all:
-                    next(whole, None)
+                if last and self._wants_all and next(whole, None) is not None:
+                    self._note(
+                        f"{TRAINING} gives more minibatches in an epoch than the "
+                        f"{self.minibatches} that are expected: those beyond are not trained on"
+                    )
                 if number >= begin:
                     yield minibatch
             if number < self.minibatches - 1:
@@ -269,7 +291,7 @@ class LoadedData(TrainingData):
         for batch in iterate(self._train, epoch_seed(self._seed, epoch), epoch):
             minibatch = self._unpack(batch)
             if len(minibatch) > self.batch_size:
-                raise self._unlike(len(minibatch), TRAINING)
+                raise self._unlike(len(minibatch))
             if len(minibatch) == self.batch_size:
                 yield minibatch
                 continue
@@ -279,9 +301,9 @@ class LoadedData(TrainingData):
                 f"minibatches of {self.batch_size}"
             )
 
-    def _unlike(self, samples: int, loader: str) -> InvalidInput:
+    def _unlike(self, samples: int) -> InvalidInput:
         return InvalidInput(
-            f"{loader} gives a minibatch of {samples} samples, but the model is captured for "
+            f"{TRAINING} gives a minibatch of {samples} samples, but the model is captured for "
             f"minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
         )
 
@@ -296,16 +318,18 @@ class LoadedData(TrainingData):
     def _count_held_out(self) -> int:
         if self._held_out is None:
             return 0
-        first = self._first(self._held_out, HELD_OUT)
-        samples, size = lengths_of(self._held_out)
-        if samples is None:
+        self._first(self._held_out, HELD_OUT)
+        if minibatches_of(self._held_out) is None:
             raise InvalidInput(
                 f"{HELD_OUT} does not say how many samples it has; give its data set or sampler a "
                 "length"
             )
-        if size != self.batch_size or first != min(samples, size):
-            raise self._unlike(first, HELD_OUT)
-        return samples
+        if (samples := self._unpack.known_samples(self._held_out)) is not None:
+            return samples
+        self._note(f"{HELD_OUT} is read once to count its samples")
+        with preserve_rng_state(self._held_out):
+            batches = iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT)
+            return sum(len(self._unpack(batch, HELD_OUT)) for batch in batches)
 
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)

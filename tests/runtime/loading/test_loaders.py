@@ -1,7 +1,7 @@
 """What loaders may give, what is refused, how little is kept, what they are told."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,21 +20,24 @@ from torch.utils.data import (
     IterableDataset,
     Sampler,
     TensorDataset,
+    default_collate,
+    get_worker_info,
 )
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, InvalidInput
 from drlpp.models.model_reference import ModelReference
+from drlpp.racing.plain import held_out_loss
 from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.loading.loaders import Unpacker, generators_of, iterate
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
-from drlpp.runtime.training.data.training_data import HeldOutCount, evaluation_order
+from drlpp.runtime.training.data.training_data import HeldOutCount, LoadedData, evaluation_order
 from drlpp.runtime.worker.executor import Executor
 from drlpp.schedule.actions import Forward
 from drlpp.schedule.method import Method
 from drlpp.schedule.timeline import WAITING, TimedAction, spans_of, time_use
-from drlpp.specs.data import Data
+from drlpp.specs.data import Data, Loaders
 from tests.support.training.loading import data_for, loaders_for, placement_file, same
 
 STASH = Method(policy="stash")
@@ -87,19 +90,82 @@ def _half(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     return batch[0][::2], batch[1][::2]
 
 
-@pytest.mark.parametrize("unpacked", [False, True])
-def test_what_makes_other_numbers_of_samples_is_trained_on_and_not_evaluated(
-    captured: CapturedModel, tmp_path: Path, unpacked: bool
+class Parted(IterableDataset[tuple[Tensor, Tensor]]):
+    """Held-out samples, a part of them in each process, whose last minibatch is small."""
+
+    def __init__(self, samples: TensorDataset) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        here = get_worker_info()
+        first, step = (0, 1) if here is None else (here.id, here.num_workers)
+        yield from (self.samples[index] for index in range(first, len(self.samples), step))
+
+
+HELD_OUT: dict[str, Callable[[TensorDataset], DataLoader]] = {
+    "larger minibatches": lambda test: DataLoader(test, 20),
+    "smaller minibatches": lambda test: DataLoader(test, 3),
+    "processes": lambda test: DataLoader(Parted(test), 8, num_workers=2),
+    "minibatches of several sizes": lambda test: DataLoader(
+        test, batch_sampler=[[0, 1, 2], list(range(3, 17)), [17], list(range(18, len(test)))]
+    ),
+    "twice": lambda test: DataLoader(test, 4, collate_fn=_twice),
+    "unpack": lambda test: DataLoader(test, 16),
+}
+
+
+@pytest.mark.parametrize("kind", HELD_OUT)
+def test_the_mean_is_over_held_out_samples_in_whatever_minibatches(
+    captured: CapturedModel, tmp_path: Path, kind: str
 ) -> None:
-    """A collate function that makes two samples of one, and an unpack that leaves every second."""
+    """Of the pipeline and of plain PyTorch, which read them each in a way of its own."""
     train, test = (TensorDataset(part.inputs[0], part.targets) for part in data_for(captured))
-    size, collate = (16, None) if unpacked else (4, _twice)
-    trained, held_out = (DataLoader(part, size, collate_fn=collate) for part in (train, test))
-    unpack = _half if unpacked else None
-    document = placement_file(captured, 0, 1, method=STASH)
-    with pytest.raises(InvalidInput, match="held-out loader gives a minibatch of 8"):
-        PipelineTrainer(document, out=tmp_path).fit(trained, held_out, epochs=1, unpack=unpack)
-    PipelineTrainer(document, out=tmp_path).fit(trained, epochs=1, unpack=unpack)
+    loader, unpack = HELD_OUT[kind](test), _half if kind == "unpack" else None
+    trained, document = DataLoader(train, 16 if unpack else 8), placement_file(captured, 0, 1)
+    found = PipelineTrainer(document, out=tmp_path).fit(trained, loader, epochs=1, unpack=unpack)
+    task = captured.reference.build()
+    task.module.load_state_dict(found.state_dict)
+    batches = map(unpack, loader) if unpack else loader
+    inputs, targets = (torch.cat(values) for values in zip(*batches, strict=True))
+    assert task.loss is not None
+    wanted = pytest.approx(task.loss(task.module(inputs), targets).item(), rel=1e-5)
+    assert found.epochs[0].held_out_loss == wanted
+    unpacker = Unpacker(unpack, captured)
+    data = LoadedData(
+        "some", Loaders(trained, loader), unpacker, minibatches=None, seed=0, note=print
+    )
+    assert data.held_out_count.samples == len(inputs)
+    assert held_out_loss(task.module, task, data, STASH) == wanted
+
+
+class Promising(Sampler[int]):
+    """Gives so many samples, and says that it gives 24."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return 24
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.samples))
+
+
+@pytest.mark.parametrize(("samples", "told"), [(16, "fewer"), (20, "fewer"), (25, "more")])
+def test_held_out_samples_of_another_number_than_their_length_says_are_told(
+    captured: CapturedModel, samples: int, told: str
+) -> None:
+    train, _ = loaders_for(data_for(captured))
+    loaders = Loaders(train, DataLoader(train.dataset, 8, sampler=Promising(samples)))
+    data = LoadedData(
+        "some", loaders, Unpacker(None, captured), minibatches=None, seed=0, note=print
+    )
+    with pytest.raises(DataError, match=f"gives {told} samples than the 24 that are expected"):
+        # No more than the pipeline reads.
+        list(islice(data.held_out(), data.held_out_count.minibatches))
 
 
 def test_a_loader_may_use_its_memory_again(captured: CapturedModel) -> None:
@@ -129,6 +195,56 @@ def test_an_epoch_with_fewer_minibatches_than_are_expected_is_told(
         PipelineTrainer(placement_file(captured, 0), out=tmp_path).fit(loader, minibatches=6)
 
 
+class Modest(Growing):
+    """Says that it has fewer samples than it gives."""
+
+    def __len__(self) -> int:
+        return 40
+
+
+def test_minibatches_beyond_a_length_are_noted_and_may_be_asked_for(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    document, observer = placement_file(captured, 0), TrainerCallbacks(on_note=notes.append)
+    loader = DataLoader(Modest(data_for(captured), 0), 8)
+    PipelineTrainer(document, out=tmp_path / "5", observer=observer).fit(loader, epochs=2)
+    assert notes == [
+        "the training loader gives more minibatches in an epoch than the 5 that are expected: "
+        "those beyond are not trained on"
+    ]
+    notes.clear()
+    trainer = PipelineTrainer(document, out=tmp_path / "6", observer=observer)
+    trainer.fit(loader, epochs=1, minibatches=6)
+    assert not notes
+
+
+class Backwards(BatchSampler):
+    """A batch sampler of one's own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch[::-1] for batch in super().__iter__())
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda data: DataLoader(data, batch_sampler=[range(8), range(8, 16)]),
+        lambda data: DataLoader([data[:8], data[8:16]], batch_size=None),
+        lambda data: DataLoader(data, batch_sampler=Backwards(range(20), 8, drop_last=False)),
+        lambda data: DataLoader([data[i] for i in range(20)], 8, collate_fn=default_collate),
+        lambda data: DataLoader(data, 4, sampler=range(8), collate_fn=_twice),
+    ],
+)
+def test_the_length_of_a_loader_counts_its_minibatches(
+    captured: CapturedModel, loader: Callable[[TensorDataset], DataLoader]
+) -> None:
+    loaders = Loaders(loader(TensorDataset(*SAMPLES.tensors)), None)
+    unpacker = Unpacker(None, captured)
+    data = LoadedData("some", loaders, unpacker, minibatches=None, seed=0, note=print)
+    assert data.minibatches == len(list(data.minibatches_here(1, 0))) == 2
+
+
 def _loader(*tensors: Tensor, batch_size: int = 8) -> DataLoader:
     return DataLoader(TensorDataset(*tensors), batch_size)
 
@@ -154,12 +270,15 @@ SAMPLES = TensorDataset(torch.zeros(96, 16), LABELS)
         (_loader(torch.zeros(0, 16), LABELS[:0]), "the training loader gives no minibatch"),
         (
             DataLoader([{"x": 1.0}] * 96, 8),
-            "loader: inputs is a dict; expected a tuple of 1",
+            r"loader is a dictionary, but the model's inputs have no names; .* \(inputs, targets\)",
         ),
         (DataLoader([("one", 1)] * 96, 8), r"inputs\[0\] is a tuple of str; expected a tensor"),
         (DataLoader([(torch.zeros(8, 16), torch.tensor(1))] * 9, None), "a single number"),
         (DataLoader([(torch.zeros(8, 16).to_sparse(), LABELS[:8])], None), "sparse_coo"),
-        (DataLoader(SAMPLES, batch_sampler=[range(8)]), "does not say how many samples it has"),
+        (
+            DataLoader(SAMPLES, batch_sampler=repeat(range(8))),
+            "does not say how many samples it has; give its data set or sampler a length, or say",
+        ),
     ],
 )
 def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(

@@ -181,5 +181,6 @@ def test_targets_without_names_are_the_labels() -> None:
     (wanted,) = _batches([(one.inputs, one.targets["number"]) for one in given])
     (found,) = _batches([{**one.inputs, "labels": one.targets["number"]} for one in given])
     _assert_same(unpack(found), unpack(wanted))
-    with pytest.raises(InvalidInput, match="targets is a NoneType; expected a tensor"):
-        unpack(_batches([one.inputs for one in given])[0])
+    unlabelled = [{**one.inputs, "label": one.targets["number"]} for one in given]
+    with pytest.raises(InvalidInput, match=r"has no 'labels', only .*'label'; rename its targets"):
+        unpack(_batches(unlabelled)[0])
