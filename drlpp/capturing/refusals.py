@@ -22,7 +22,6 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
@@ -66,8 +65,6 @@ def _reasons(part: nn.Module) -> Iterator[str]:
         return
     if ".ao.nn.quantized" in type(part).__module__:
         yield "is quantized and cannot be trained; pass the model as it was before"
-    if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():
-        yield "is lazy and has no weights yet; call the model once in its factory"
     for hook in part._forward_pre_hooks.values():
         new = _PARAMETRIZATIONS.get(type(hook).__name__)
         if new and type(hook).__module__.startswith("torch.nn.utils."):

@@ -32,7 +32,7 @@ from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, Vary, simulated
 from drlpp.planners.map import Cell, map_of_ways, ways_of_training
-from drlpp.planners.plan import plan_or_way_out, planning_problem
+from drlpp.planners.plan import cluster_of, plan_or_way_out, planning_problem
 from drlpp.planners.search import Judge
 from drlpp.racing.rivals import YOURS
 from drlpp.report.tables import Table, map_table
@@ -78,16 +78,15 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         raise InvalidInput("name what to plan: a model, or --profile for costs alone")
     doing = f"profiling {model}" if given.profile is None else f"reading {given.profile}"
     with shown(console, doing):
+        known = cluster_of(given.workers, given.cluster, given.bandwidth)
         problem, costs, captured = planning_problem(
             reference,
-            given.workers,
-            profile=given.profile,
-            cluster=given.cluster,
-            bandwidth=given.bandwidth,
-            method=chosen,
-            optimizer=updates,
-            objective=search.objective,
-            seed=given.seed,
+            given.profile,
+            known or given.workers,
+            chosen,
+            updates,
+            search.objective,
+            given.seed,
         )
 
     space = search.space(chosen, method, costs.batch_size)

@@ -97,21 +97,13 @@ def plan(
         InvalidInput: what is missing or wrong, and what would be right;
             :class:`~drlpp.errors.NothingFits` if no placement fits into memory.
     """
+    if model is None and profile is None:
+        raise InvalidInput("name what to plan: a model, or profile=… for costs alone")
+    known = cluster_of(workers, cluster, bandwidth, latency, speeds, memory)
     problem, costs, captured = planning_problem(
-        model,
-        workers,
-        profile=profile,
-        cluster=cluster,
-        bandwidth=bandwidth,
-        latency=latency,
-        speeds=speeds,
-        memory=memory,
-        method=method,
-        optimizer=optimizer,
-        objective=objective,
-        replicate=replicate,
-        seed=seed,
+        model, profile, known or workers, method, optimizer, objective, seed
     )
+    problem = replace(problem, replicate=replicate)
     fixed = method.model_fields_set if vary is None else set(Vary)
     if vary is None:
         vary = usually_varied(method, method.model_fields_set, objective)
@@ -171,38 +163,26 @@ def plan_or_way_out(
 
 def planning_problem(
     model: Model | CapturedModel | None,
-    workers: int | None,
-    *,
     profile: Costs | None,
-    cluster: Cluster | str | Path | None,
-    bandwidth: float | None,
-    latency: float = 0.0,
-    speeds: Sequence[float] | None = None,
-    memory: float | None = None,
+    workers: Cluster | int | None,
     method: Method,
     optimizer: OptimizerSpec | None,
     objective: str,
-    replicate: bool = True,
-    seed: int = 0,
+    seed: int,
 ) -> tuple[PlanningProblem, Profile, CapturedModel | None]:
     """Return what :func:`plan` plans for such arguments, its costs and its model.
+
+    ``workers`` are a cluster, or as many on this machine, whose links are measured.
 
     Raises:
         InvalidInput: what is missing or wrong, and what would be right.
     """
-    if model is None and profile is None:
-        raise InvalidInput("name what to plan: a model, or profile=… for costs alone")
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
-        raise InvalidInput(
-            f"workers is a {type(workers).__name__}; expected a number such as 4, and a cluster as "
-            "cluster=…"
-        )
-    known = _cluster(workers, cluster, bandwidth, latency, speeds, memory)
+    known = workers if isinstance(workers, Cluster) else None
     costs = None if profile is None else _profile(profile)
     captured = None if model is None else _captured(model)
     if costs is None:
         assert captured is not None
-        costs, measured = _measured(captured, workers, known, method)
+        costs, measured = _measured(captured, workers, method)
         known = known or measured
     elif captured is not None:
         costs.check_is_of(str(captured.reference), captured.graph.fingerprint)
@@ -222,7 +202,6 @@ def planning_problem(
     problem = PlanningProblem(
         Workload.of(costs, method),
         known,
-        replicate=replicate,
         # Without torch an optimizer cannot be asked for its state.
         memory=MemoryModel(method, _ADAM_STATE)
         if optimizer is None
@@ -233,15 +212,24 @@ def planning_problem(
     return problem, costs, captured
 
 
-def _cluster(
+def cluster_of(
     workers: int | None,
     given: Cluster | str | Path | None,
     bandwidth: float | None,
-    latency: float,
-    speeds: Sequence[float] | None,
-    memory: float | None,
+    latency: float = 0.0,
+    speeds: Sequence[float] | None = None,
+    memory: float | None = None,
 ) -> Cluster | None:
-    """Return the accelerators; None if links have to be measured."""
+    """Return the accelerators by the arguments of :func:`plan`; None if links are measured.
+
+    Raises:
+        InvalidInput: what is missing or wrong, and what would be right.
+    """
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
+        raise InvalidInput(
+            f"workers is a {type(workers).__name__}; expected a number such as 4, and a cluster as "
+            "cluster=…"
+        )
     if given is not None:
         if bandwidth is not None or latency or memory is not None:
             raise InvalidCluster(
@@ -279,15 +267,12 @@ def _profile(given: Costs) -> Profile:
 
 
 def _measured(
-    captured: CapturedModel,
-    workers: int | None,
-    known: Cluster | None,
-    method: Method,
+    captured: CapturedModel, workers: Cluster | int | None, method: Method
 ) -> tuple[Profile, Cluster]:
     """Measure operators on workers of this machine, and links if they are not known."""
     from drlpp.runtime.session.session import ClusterSession
 
-    count = 1 if known is not None else workers
+    count = 1 if isinstance(workers, Cluster) else workers
     with ClusterSession(captured, workers=count, method=method) as session:
         return session.profile()
 

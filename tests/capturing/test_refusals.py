@@ -185,7 +185,7 @@ double.register_fake(torch.empty_like)
         ),
         # Modules that are no plain modules.
         (lambda: of(nn.DataParallel(nn.Linear(4, 4))), "DataParallel|model.module"),
-        (lazy, "module 0 (LazyLinear)|once in its factory"),
+        (lazy, "uninitialized parameter|LazyModule"),
         (quantized, "module 0 (Linear)|quantized"),
         (scripted, "module 1|TorchScript"),
         (

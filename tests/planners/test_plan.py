@@ -17,7 +17,7 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile, InvalidInput, ModelNote, NothingFits
 from drlpp.io.documents import write_document
 from drlpp.planners import PlanningProblem, Space, Vary, best_plan
-from drlpp.planners.plan import plan_or_way_out, planning_problem
+from drlpp.planners.plan import cluster_of, plan_or_way_out, planning_problem
 from drlpp.planners.planning import baseline_plans
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
@@ -182,17 +182,8 @@ def test_minibatches_are_divided_where_nothing_fits_otherwise() -> None:
         found = drlpp.plan(**given, memory=100e6)
     assert found.method.microbatches > 1 or found.method.recompute
     # Whoever says what may vary is told instead, with what would fit without a pipeline.
-    problem, *_ = planning_problem(
-        None,
-        2,
-        profile=rows,
-        cluster=None,
-        bandwidth=1e9,
-        memory=100e6,
-        method=DEFAULT_METHOD,
-        optimizer=None,
-        objective="seconds",
-    )
+    cluster = cluster_of(2, None, 1e9, memory=100e6)
+    problem, *_ = planning_problem(None, rows, cluster, DEFAULT_METHOD, None, "seconds", seed=0)
     with pytest.raises(NothingFits, match=r"misses .* Without a pipeline .* fits \(accelerators: "):
         plan_or_way_out(problem, Space(DEFAULT_METHOD), "gpipe", batch_size=4, fixed=set(Vary))
     with pytest.raises(NothingFits, match="misses"):

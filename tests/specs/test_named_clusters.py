@@ -27,15 +27,9 @@ def test_a_decoder_has_the_ratio_of_the_formula() -> None:
     """R_w = e·F / (6·T·B), of e bytes a weight and T tokens a minibatch."""
     captured = capture(ModelReference.named("gpt2", layers=2), check=False)
     profile = Profile.estimated(captured.graph).model_copy(update={"batch_size": 16})
+    cluster = read_cluster("a100-10gbit")
     problem, costs, _ = planning_problem(
-        captured,
-        None,
-        profile=profile,
-        cluster="a100-10gbit",
-        method=DEFAULT_METHOD,
-        optimizer=None,
-        objective="seconds",
-        bandwidth=None,
+        captured, profile, cluster, DEFAULT_METHOD, None, "seconds", seed=0
     )
     ways = WaysOfTraining(Workload.of(costs), problem.cluster, MemoryModel(), 16)
     tokens = 16 * captured.task.inputs[0].shape[1]
