@@ -17,7 +17,7 @@ from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.cluster import Cluster
 
 _HOPELESS = 1.5
-"""What is this many times as slow as the fastest in the heats is not compiled for the race."""
+"""What costs this many times as much as the best of the heats is not compiled for the race."""
 
 _GAIN = 2.0
 """So many times as fast is what compiling makes a contender at most, roughly."""
@@ -130,11 +130,11 @@ def compare(
 
 
 def _hopeless(rivals: Sequence[Contender]) -> set[Hashable]:
-    """Return the keys of what heats have shown to be far slower than others, as they are."""
+    """Return the keys of what heats have shown to cost far more than others, as they are."""
     medians = {
-        one.key: statistics.median(one.seconds) * (_GAIN if one.method.compiled else 1.0)
+        one.key: statistics.median(one.costs) * (_GAIN if one.method.compiled else 1.0)
         for one in rivals
-        if one.seconds
+        if one.costs
     }
     limit = _HOPELESS * min(medians.values(), default=0.0)
-    return {key for key, seconds in medians.items() if seconds > limit}
+    return {key for key, cost in medians.items() if cost > limit}

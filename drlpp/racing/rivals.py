@@ -233,13 +233,23 @@ How many minibatches make one update follows from their methods.
 
 
 def candidates_of(kind: str, grounds: Grounds) -> list[Contender]:
-    """Return the candidates of a kind, the most promising by the simulator if they are many."""
-    found = list(RIVALS[kind](grounds))
-    placed = [one for one in found if isinstance(one, Candidate)]
-    if len(placed) > MOST_CANDIDATES:
-        found = list(sorted(placed, key=grounds.seconds)[:MOST_CANDIDATES])
+    """Return the candidates of a kind, the most promising by the simulator if they are many.
+
+    What is not judged is left out where others are: seconds alone do not compare with theirs.
+    """
+    found = RIVALS[kind](grounds)
     contenders = (one if isinstance(one, Contender) else Contender.of(one, kind) for one in found)
-    return list(map(grounds.weighed, contenders))
+    weighed = list(map(grounds.weighed, contenders))
+    weighed = [one for one in weighed if one.is_judged] or weighed
+    placed = [(one, one.candidate) for one in weighed if one.candidate is not None]
+    if len(placed) <= MOST_CANDIDATES:
+        return weighed
+
+    def cost(pair: tuple[Contender, Candidate]) -> tuple[bool, float]:
+        too_large, seconds = grounds.seconds(pair[1])
+        return too_large, seconds * (pair[0].samples or 1.0)
+
+    return [one for one, _ in sorted(placed, key=cost)[:MOST_CANDIDATES]]
 
 
 def measure(session: ClusterSession, one: Contender, minibatches: int) -> Outcome:

@@ -280,6 +280,32 @@ def test_where_plain_pytorch_is_faster_compiled_everything_is(tmp_path: Path) ->
     assert "(3 threads, compiled)" in " ".join(shown(comparison).split())
 
 
+def test_what_is_compiled_to_a_loss_goes_by_what_that_costs(tmp_path: Path) -> None:
+    """Neither late weights nor updates that are not judged make others hopeless by seconds."""
+    method = PLAINS[0].method.model_copy(update={"compiled": True})
+    plain = PLAINS[0].model_copy(update={"method": method, "threads": 3})
+    late = [
+        Contender(found_by="pipedream", placement=placement, method=PIPELINE, samples=samples)
+        for placement, samples in ((HALVES, 30.0), (UNEVEN, 30.0), (HALVES, 0.0), (UNEVEN, 0.0))
+    ]
+    seconds: dict[Key, float] = {
+        **ALL_SECONDS,
+        3: 1.0,
+        (HALVES, PIPELINE): 0.1,
+        (UNEVEN, PIPELINE): 0.2,
+    }
+    seconds |= {
+        (key[0], key[1].model_copy(update={"compiled": True})): took
+        for key, took in seconds.items()
+        if isinstance(key, tuple)
+    }
+    for number, stale in enumerate((late[:2], late[2:])):
+        session, path = FakeSession(seconds), tmp_path / f"{number}.json"
+        heats = [[PLAINS[0], plain], GPIPES, stale]
+        found = compared(session, path, contenders=OWN, heats=heats).contenders
+        assert [one.method.compiled for one in found if one.found_by == "gpipe"] == [True]
+
+
 def test_compiling_has_to_pay(tmp_path: Path) -> None:
     """What is 2% slower as it is is taken; what is 5% slower is not."""
     as_it_is = PLAINS[0]

@@ -235,3 +235,20 @@ def test_to_a_loss_contenders_are_weighed_by_the_samples_that_they_need() -> Non
     large, *_ = candidates_of(LARGE_BATCH, weighed)
     assert large.samples == 0.0
     assert {one.samples for one in candidates_of(GPIPE.name, weighed)} == {1.0}
+
+
+def test_a_heat_to_a_loss_is_of_what_is_judged_by_what_that_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicas that update every few minibatches are not judged; depth is late."""
+    grounds = replace(grounds_on(local_cluster(4, FAST)), objective="loss")
+    straight = Placement.from_assignment([0, 0, 1, 1, 2, 2, 3, 3], range(4))
+    replicated = Placement.from_assignment([0] * 4 + [1] * 4, [0, 0, 1, 1])
+    deep = [Candidate(straight, Method(in_flight_per_link=links)) for links in range(9, -1, -1)]
+    whole = Candidate(replicated, Method())
+    monkeypatch.setitem(RIVALS, "pipedream", lambda _: iter([whole, *deep]))
+    monkeypatch.setattr(Grounds, "seconds", lambda *_: (False, 1.0))
+    found = candidates_of("pipedream", grounds)
+    assert [one.candidate for one in found] == deep[:1:-1]
+    monkeypatch.setitem(RIVALS, "pipedream", lambda _: iter([whole]))
+    assert [one.candidate for one in candidates_of("pipedream", grounds)] == [whole]
