@@ -39,7 +39,7 @@ from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.formatting import emulation_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import PlanningProblem, Space, Vary, read_vary
+from drlpp.planners import PlanningProblem, Space, Vary, read_vary, refuse_unjudged
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender
 from drlpp.racing.prospects import with_microbatches
@@ -68,6 +68,7 @@ def learn(given: Learn) -> dict[str, Any]:
         raise InvalidInput(
             f"--objective {objective}: learning has seconds, or loss; drlpp plan all"
         )
+    refuse_unjudged(objective, method)
     to_loss = objective == "loss"
     if (search.varied(given.method) or to_loss) and isinstance(hyperparameters, Hyperparameters):
         raise InvalidInput(
@@ -87,6 +88,7 @@ def learn(given: Learn) -> dict[str, Any]:
         "agent": given.agent if named else hyperparameters.model_dump(),
         "minibatches": measuring.minibatches,
         "repetitions": measuring.repetitions,
+        "objective": objective,
     }
     contracted = None
     if search.cut_at != "operators":
@@ -94,8 +96,6 @@ def learn(given: Learn) -> dict[str, Any]:
         settings["cut_at"] = search.cut_at
     if search.vary is not None:
         settings["vary"] = search.vary
-    if to_loss:
-        settings["objective"] = objective
     with live_run("run", given, captured, folder, of_session, settings) as session:
         parameters = sum(parameter.numel() for parameter in captured.module.parameters())
         console.print(
@@ -295,7 +295,7 @@ class LearningJob:
         return path
 
     def _export_best_so_far(self) -> None:
-        """Write the fastest placement so far: after Ctrl-C, or when a host is lost."""
+        """Write the best placement so far: after Ctrl-C, or when a host is lost."""
         memory, budget = self.memory, self.given.measuring.budget
         best = memory.best()
         if best is None:
@@ -305,7 +305,7 @@ class LearningJob:
         path = export(self.session, contender, self.cluster, self.out)
         seconds = best[1].seconds_per_minibatch
         console.print(
-            f"stopped after {memory.distinct} of {budget} placements; the fastest is in {path} "
+            f"stopped after {memory.distinct} of {budget} placements; the best is in {path} "
             f"({contender.beside(self.session.method)}, {seconds * 1e3:.1f} ms per minibatch, not "
             "compared with plain PyTorch). Continue with --resume"
         )

@@ -11,11 +11,12 @@ from drlpp.planners.planning import (
     simulated,
     starts_of,
 )
-from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem, refuse_unjudged
 from drlpp.planners.search import Limits, Space, Vary, read_vary, usually_varied
 
 __all__ = [
     "PlanningProblem",
+    "refuse_unjudged",
     "Space",
     "Vary",
     "read_vary",

@@ -21,7 +21,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.map import ways_of_training
 from drlpp.planners.planning import SEARCH, best_plan
-from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.problem import PlanningProblem, refuse_unjudged
 from drlpp.planners.search import Space, Vary, usually_varied
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster, read_cluster
@@ -141,10 +141,10 @@ def plan_or_way_out(
     except NothingFits as error:
         less = {Vary.MICROBATCHES, Vary.RECOMPUTE}.difference(fixed)
         if planner == SEARCH and less:
-            with suppress(NothingFits):
+            with suppress(InvalidInput):
                 found = best_plan(problem, replace(space, vary=space.varying | less))
                 warnings.warn(
-                    f"nothing fits into memory with {space.method}: planned with {found.method}",
+                    f"planned with {found.method}; with {space.method}, {error}",
                     ModelNote,
                     stacklevel=3,
                 )
@@ -177,6 +177,7 @@ def planning_problem(
     Raises:
         InvalidInput: what is missing or wrong, and what would be right.
     """
+    refuse_unjudged(objective, method)
     known = workers if isinstance(workers, Cluster) else None
     costs = None if profile is None else _profile(profile)
     captured = None if model is None else _captured(model)

@@ -21,6 +21,19 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 OBJECTIVES = ("seconds", "dollars", "loss")
 
 
+def refuse_unjudged(objective: str, method: Method) -> None:
+    """Refuse a method of which no placement has a finite objective.
+
+    Raises:
+        InvalidInput: every update is made of several minibatches, and the objective is the loss.
+    """
+    if objective == "loss" and method.accumulate > 1:
+        raise InvalidInput(
+            f"objective loss: updates of several minibatches (accumulate={method.accumulate}) are "
+            "not judged by it; leave out one of the two"
+        )
+
+
 @dataclass(frozen=True)
 class PlanningProblem:
     """A workload to place on a cluster.

@@ -61,6 +61,8 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         ("learn --agent drl-pp --vary depth", "agent drl-pp chooses placements alone"),
         ("learn --agent drl-pp --objective loss", "by their seconds, as in the paper"),
         ("learn --objective dollars", "learning has seconds, or loss"),
+        ("learn --objective loss --method-option accumulate=4", "(accumulate=4) are not judged"),
+        (f"{PLAN} --objective loss --method-option accumulate=4", "(accumulate=4) are not judged"),
         ("learn --policy hope", "policy 'hope' is unknown"),
     ],
 )  # fmt: skip

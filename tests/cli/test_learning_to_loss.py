@@ -149,6 +149,15 @@ def test_placements_that_were_written_by_learn_and_plan_take_part(
     assert "placements" in shell.drlpp(*usual, *given[:2], "--resume").refusal
 
 
+@pytest.mark.system
+def test_a_run_by_seconds_is_not_resumed_to_a_loss(learnt: Learnt) -> None:
+    """Its rivals have raced by seconds, and stay."""
+    options = "--config", learnt.folder / "run.yaml", "--out", learnt.folder
+    with short_comparisons():
+        done = shell.drlpp("learn", *options, "--resume", "--objective", "loss")
+    assert "objective = 'seconds'; it cannot be resumed with 'loss'" in done.refusal
+
+
 def test_of_each_kind_what_promises_the_loss_first_takes_part() -> None:
     """By seconds times samples: what is a little slower and less late is better."""
     one, two = (Placement.from_assignment(stages, (0, 1)) for stages in ([0, 0], [0, 1]))

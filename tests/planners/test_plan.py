@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from drlpp.costs.cost_table import profile_of_table, read_cost_table
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile, InvalidInput, ModelNote, NothingFits
 from drlpp.io.documents import write_document
+from drlpp.placement.plan import Plan
 from drlpp.planners import PlanningProblem, Space, Vary, best_plan
 from drlpp.planners.plan import cluster_of, plan_or_way_out, planning_problem
-from drlpp.planners.planning import baseline_plans
+from drlpp.planners.planning import SEARCH, baseline_plans
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.cluster import Link, local_cluster
@@ -178,7 +180,7 @@ def test_minibatches_are_divided_where_nothing_fits_otherwise() -> None:
     rows = [layer | {"name": name, "parameter_bytes": 100_000} for name in "abcd"]
     given: dict[str, Any] = {"profile": rows, "workers": 2, "bandwidth": 1e9}
     assert drlpp.plan(**given, memory=200e6).method.microbatches == 1
-    with pytest.warns(ModelNote, match="nothing fits into memory with 1f1b"):
+    with pytest.warns(ModelNote, match=r"planned with .*; with 1f1b.*fits into memory"):
         found = drlpp.plan(**given, memory=100e6)
     assert found.method.microbatches > 1 or found.method.recompute
     # Whoever says what may vary is told instead, with what would fit without a pipeline.
@@ -188,6 +190,21 @@ def test_minibatches_are_divided_where_nothing_fits_otherwise() -> None:
         plan_or_way_out(problem, Space(DEFAULT_METHOD), "gpipe", batch_size=4, fixed=set(Vary))
     with pytest.raises(NothingFits, match="misses"):
         drlpp.plan(**given, memory=1e6)
+
+
+def test_why_nothing_was_found_is_told_whatever_else_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory need not be the reason, and what is wrong with the way out is none."""
+    problem = PlanningProblem(Workload.of(chain(6, 6)), local_cluster(2, LINK))
+    space, nothing = Space(DEFAULT_METHOD), NothingFits("nothing can be run")
+    found = Plan(Placement.from_assignment([0, 1], [0, 1]))
+    best = Mock(side_effect=[nothing, InvalidInput("no way out"), nothing, found])
+    monkeypatch.setattr("drlpp.planners.plan.best_plan", best)
+    with pytest.raises(NothingFits, match="nothing can be run"):
+        plan_or_way_out(problem, space, SEARCH, batch_size=8)
+    with pytest.warns(ModelNote, match=r"^planned with 1f1b.*; with 1f1b.*, nothing can be run$"):
+        assert plan_or_way_out(problem, space, SEARCH, batch_size=8) == found
 
 
 @pytest.mark.slow
