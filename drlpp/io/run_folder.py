@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.io.documents import Document, content_of, read_document, write_document
+from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.files import is_temporary, remove_temporary_files
 
 LOCK_NAME = ".lock"
@@ -204,14 +204,20 @@ def _check_same_run(
         raise InvalidInput(
             f"{folder} holds a run of {record.command}, which {command} cannot resume"
         )
-    given = content_of(RunRecord(command=command, settings=dict(settings)))["settings"]
     for key, known in record.settings.items():
-        # What a run has begun without, it may go on with.
-        if known != given.get(key):
+        # What the record lacks, an older drlpp did not know to compare.
+        if _said(known) != _said(settings.get(key)):
             raise InvalidInput(
                 f"{folder} holds a run with {key} = {known!r}; it cannot be resumed with "
-                f"{given.get(key)!r}"
+                f"{settings.get(key)!r}"
             )
+
+
+def _said(value: Any) -> Any:
+    """Return a setting without options that say nothing, such as one that there is no more."""
+    if isinstance(value, dict):
+        return {key: _said(inner) for key, inner in value.items() if inner is not None}
+    return [_said(inner) for inner in value] or None if isinstance(value, list) else value
 
 
 def _kept_anything(folder: Path) -> bool:
