@@ -133,6 +133,17 @@ def read_any_document(path: str | Path) -> Document:
     return read_document(path, kinds[kind])
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """A loader that reads no aliases: a few of them can stand for more than any memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return a value of the file; refuse an alias."""
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="aliases are not read", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+
 def read_text(path: Path) -> str:
     """Return the text of a file.
 
@@ -176,7 +187,7 @@ def parse_mapping(text: str, where: str, *, is_yaml: bool = False) -> dict[str, 
         InvalidFile: it is not well-formed, or holds what no file may.
     """
     try:
-        content = yaml.safe_load(text) if is_yaml else json.loads(text)
+        content = yaml.load(text, _PlainLoader) if is_yaml else json.loads(text)
         problem = problem_of(content)
     # ValueError also of numbers and dates that Python cannot hold, RecursionError of deep nesting.
     except (ValueError, RecursionError, yaml.YAMLError) as error:

@@ -141,18 +141,18 @@ def test_the_fingerprint_follows_the_model_and_not_the_batch_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    "change",
     [
-        ({"operators": ()}, "at least one operator"),
-        ({"operators": DIAMOND.operators[::-1]}, "'op3' has id 3, expected 0"),
-        ({"edges": (Edge(source=2, target=1, outputs=(0,)),)}, "edge 2 -> 1: expected"),
-        ({"edges": (Edge(source=0, target=1, outputs=(1,)),)}, r"reads outputs \(1,\), but"),
-        ({"outputs": ((3, 1),)}, "returns output 1 of operator 3"),
-        ({"outputs": ((4, 0),)}, "returns output 0 of operator 4"),
+        {"operators": ()},
+        {"operators": DIAMOND.operators[::-1]},
+        {"edges": (Edge(source=2, target=1, outputs=(0,)),)},
+        {"edges": (Edge(source=0, target=1, outputs=(1,)),)},
+        {"outputs": ((3, 1),)},
+        {"outputs": ((4, 0),)},
     ],
 )
-def test_graphs_that_contradict_themselves(change: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+def test_graphs_that_contradict_themselves(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="do not fit together"):
         changed(**change)
 
 
