@@ -35,7 +35,7 @@ _BEGINS = "begins"
 _CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
 _MINIBATCHES = 3000
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 10.0
 """After which a silent trial counts as hung."""
 
 
