@@ -198,6 +198,7 @@ class LocalHost(WorkerHost):
                 name=f"drlpp-worker-{post.worker}",
                 daemon=True,
             )
+            began = time.monotonic()
             frozen = threading.Timer(TimeLimits.fork_seconds, kill_server)
             frozen.start()
             try:
@@ -205,7 +206,8 @@ class LocalHost(WorkerHost):
                     process.start()
             except (EOFError, ConnectionError, FileNotFoundError):
                 reason = SERVER_HAS_ENDED
-                if frozen.finished.is_set():
+                # The timer says that it is over only after the killing, perhaps later than this.
+                if time.monotonic() - began >= TimeLimits.fork_seconds:
                     reason = (
                         "the server that workers are forked from did not do so within "
                         f"{TimeLimits.fork_seconds:.0f} s, and was ended"
