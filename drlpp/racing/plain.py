@@ -38,7 +38,7 @@ from drlpp.runtime.device.emulation import (
 from drlpp.runtime.session.measuring import measurement_of_whole, window_of_whole
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.stage.passes.operators import passes_in
-from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, epoch_seed, primed
+from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, epoch_seed
 from drlpp.runtime.training.training_plan import Stint
 from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
@@ -165,9 +165,6 @@ class PlainLearner:
         """Train within an epoch, and return how long that took."""
         epoch, position = divmod(done, self.data.minibatches)
         minibatches = self.data.minibatches_here(epoch + 1, position)
-        if position:
-            # A loader begins the epoch anew to get there, which is no training.
-            minibatches = primed(minibatches)
         begin = time.perf_counter()
         last = None
         for number, minibatch in enumerate(islice(minibatches, stop - done), done + 1):

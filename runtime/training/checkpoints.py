@@ -48,46 +48,29 @@ def refuse_older(folder: Path) -> None:
         )
 
 
-class TrainingProgress(Record):
-    """How far a training is.
+class TrainingCheckpoint(Record):
+    """A training between two minibatches: how far it is, and what continues it.
+
+    Of earlier versions it may have more, such as minibatches in flight, which are computed again.
 
     Attributes:
         epochs: reports of the whole epochs.
         position: the minibatches of the next epoch before this number are done.
         losses: of their parts.
-        evaluated: whether the last whole epoch has been.
-    """
-
-    # A held-out loss may be infinite or not a number.
-    model_config = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True)
-
-    epochs: tuple[EpochReport, ...] = ()
-    position: int = Field(default=0, ge=0)
-    losses: dict[MicrobatchId, float] = Field(default_factory=dict)
-    evaluated: bool = True
-
-
-class TrainingCheckpoint(TrainingProgress):
-    """A training between two minibatches: how far it is, and what continues it.
-
-    Of earlier versions it may have minibatches in flight as well, which are computed again.
-
-    Attributes:
         model: weights and buffers by name.
         optimizer: its state by parameter.
         data: states of the loader's generators, and a hash of the epoch's first minibatch.
     """
 
-    model_config = ConfigDict(extra="ignore")
+    # A held-out loss may be infinite or not a number.
+    model_config = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True, extra="ignore")
 
+    epochs: tuple[EpochReport, ...] = ()
+    position: int = Field(default=0, ge=0)
+    losses: dict[MicrobatchId, float] = Field(default_factory=dict)
     model: dict[str, Tensor]
     optimizer: dict[str, dict[str, Any]]
     data: tuple[tuple[Tensor, ...], str]
-
-    @property
-    def progress(self) -> TrainingProgress:
-        """How far the training is, without its tensors."""
-        return TrainingProgress(**{n: getattr(self, n) for n in TrainingProgress.model_fields})
 
 
 def checked_checkpoint(path: object, saved: Any, state: Mapping[str, Tensor]) -> TrainingCheckpoint:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment, RunOptions
-from drlpp.runtime.ipc.protocol import Progress, RunResult
+from drlpp.runtime.ipc.protocol import Progress
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_state_dict
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.session.measuring import RunMeter
@@ -25,12 +25,11 @@ from drlpp.runtime.training.checkpoints import (
     CHECKPOINT_NAME,
     CheckpointFile,
     CheckpointStore,
-    TrainingProgress,
     checked_checkpoint,
     refuse_older,
 )
-from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, primed
-from drlpp.runtime.training.training_log import TrainingLog, training_log
+from drlpp.runtime.training.data.training_data import LoaderState, TrainingData
+from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_plan import (
     EpochReport,
     ProgressReport,
@@ -39,7 +38,6 @@ from drlpp.runtime.training.training_plan import (
     TrainingPlan,
 )
 from drlpp.schedule.actions import MicrobatchId
-from drlpp.schedule.schedule import Schedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -72,6 +70,7 @@ class Trainer:
         Attributes:
             on_checkpoint: is called after every checkpoint but the last, and may raise to train
                 anew from there.
+            reports: of all epochs so far.
             saved: the epochs, and the minibatches of the next, that the last checkpoint has.
             meter: measures what is trained until the next checkpoint, or the end of the epoch.
         """
@@ -85,8 +84,10 @@ class Trainer:
         refuse_older(folder)
         self.store = store or CheckpointFile(folder / CHECKPOINT_NAME)
         self.best = folder / "best.pt"
+        self.reports: tuple[EpochReport, ...] = ()
         self._count = data.minibatches
-        self._progress = TrainingProgress()
+        # Those of the next epoch that are done, and the losses of their parts.
+        self._position, self._losses = 0, dict[MicrobatchId, float]()
         self._evaluated: EpochReport | None = None
         self.saved = 0, 0
         self.meter: RunMeter | None = None
@@ -94,15 +95,10 @@ class Trainer:
         self._rates = plan.rates(self.optimizer, self._count)
         data.lend_to(session)
 
-    @property
-    def reports(self) -> tuple[EpochReport, ...]:
-        """The reports of all epochs so far."""
-        return self._progress.epochs
-
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
         deployment = self._deploy(placement)
-        if note := self.plan.check_not_beyond(len(self.reports), self._progress.position):
+        if note := self.plan.check_not_beyond(len(self.reports), self._position):
             self.observer.on_note(note)
         self._until(self.plan.epochs * self._count, deployment)
         if self.plan.early_stopping:
@@ -119,7 +115,7 @@ class Trainer:
         deployment = self._deploy(placement)
         first = self._done
         seconds = self._until(minibatches, deployment)
-        if self.reports and not self._progress.position:
+        if self.reports and not self._position:
             evaluation = self.reports[-1].held_out_loss, self.reports[-1].score
         else:
             evaluation = self._evaluate(deployment)
@@ -128,7 +124,7 @@ class Trainer:
     @property
     def _done(self) -> int:
         """The minibatches that are done in all."""
-        return len(self.reports) * self._count + self._progress.position
+        return len(self.reports) * self._count + self._position
 
     def _until(self, minibatches: int, deployment: Deployment) -> float:
         """Train until so many minibatches are done, or early stopping ends it.
@@ -139,14 +135,14 @@ class Trainer:
             The seconds of training alone.
         """
         stopping, seconds = self.plan.early_stopping, 0.0
-        with training_log(self.folder, first=self._done) as log:
-            if not self._progress.evaluated:
+        with closing(TrainingLog(self.folder, first=self._done)) as log:
+            if not self._is_evaluated:
                 self._end_epoch(deployment, log)
             while self._done < minibatches and not (stopping and stopping.is_over(self.reports)):
                 left = minibatches - len(self.reports) * self._count
                 with self._telling_why_and_the_way_on():
                     seconds += self._epoch(deployment, log, min(left, self._count))
-                if not self._progress.position:
+                if not self._position:
                     self._end_epoch(deployment, log)
                     if left > self._count and self.on_checkpoint:
                         self.on_checkpoint()
@@ -157,43 +153,48 @@ class Trainer:
         plan, file = self.session.plan(placement), self._restore()
         return self.session.deploy(plan, optimizer=self.optimizer, checkpoint=file)
 
+    @property
+    def _is_evaluated(self) -> bool:
+        """Whether the last whole epoch is, or cannot be any more."""
+        if self._position or not self.reports or not self.data.held_out_count.samples:
+            return True
+        return self.reports[-1].held_out_loss is not None
+
     def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
         *before, report = self.reports
-        if not self._progress.evaluated:
-            try:
-                held_out_loss, score = self._evaluate(deployment)
-            except DRLPPError as error:
-                raise type(error)(
-                    f"evaluating epoch {report.epoch}, which is saved, and is evaluated again when "
-                    f"this run is resumed: {error}"
-                ) from error
-            report = replace(report, held_out_loss=held_out_loss, score=score)
-            self._progress = TrainingProgress(epochs=(*before, report))
-            stopping = self.plan.early_stopping
-            if stopping and stopping.best(self.reports) == report:
-                write_state_dict(self.best, self.session.collect(deployment)[0])
-            # Not before: whoever has lost a worker here evaluates again, and writes the weights.
-            self._evaluated = report
+        try:
+            held_out_loss, score = self._evaluate(deployment)
+        except DRLPPError as error:
+            raise type(error)(
+                f"evaluating epoch {report.epoch}, which is saved, and is evaluated again when "
+                f"this run is resumed: {error}"
+            ) from error
+        report = replace(report, held_out_loss=held_out_loss, score=score)
+        self.reports = (*before, report)
+        stopping = self.plan.early_stopping
+        if stopping and stopping.best(self.reports) == report:
+            write_state_dict(self.best, self.session.collect(deployment)[0])
+        # Not before: whoever has lost a worker here evaluates again, and writes the weights.
+        self._evaluated = report
         log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
 
     def _restore(self) -> Path | None:
         """Take over the last checkpoint, if any, and return a file of it for the workers."""
         if not self.store.exists():
-            self._progress, self.saved = TrainingProgress(), (0, 0)
+            self.reports, self._position, self._losses = (), 0, {}
+            self.saved = 0, 0
             self.data.load_state(self._first_samples)
             return None
         found, file = self.store.read(self.session)
         saved = checked_checkpoint(self.store, found, self.session.captured.state)
+        self.reports, self._position, self._losses = saved.epochs, saved.position, saved.losses
         self.saved = len(saved.epochs), saved.position
-        self._progress = saved.progress
-        if (known := self._evaluated) and not saved.evaluated:
-            as_trained = replace(known, held_out_loss=None, score=None)
-            if as_trained == saved.epochs[-1]:
-                self._progress = TrainingProgress(epochs=(*saved.epochs[:-1], known))
+        if (known := self._evaluated) and known.epoch == len(saved.epochs):
+            self.reports = (*saved.epochs[:-1], known)
         self.data.load_state(LoaderState(*saved.data))
-        if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
+        if self.plan.early_stopping and len(saved.epochs) > (not self._is_evaluated):
             # That it can be read is found out before training continues.
             self._read_best()
         return file
@@ -245,9 +246,14 @@ class Trainer:
         )
 
     def _save(self, deployment: Deployment) -> None:
-        facts = {**self._progress.model_dump(), "data": self.data.state()}
+        facts = {
+            "epochs": [asdict(report) for report in self.reports],
+            "position": self._position,
+            "losses": self._losses,
+            "data": self.data.state(),
+        }
         self.store.save(self.session, deployment, facts)
-        self.saved = len(self.reports), self._progress.position
+        self.saved = len(self.reports), self._position
 
     def _epoch(self, deployment: Deployment, log: TrainingLog, end: int) -> float:
         """Do the minibatches of the next epoch that are not done yet and come before ``end``.
@@ -257,48 +263,43 @@ class Trainer:
         Returns:
             The seconds of training, without those of checkpoints.
         """
-        epoch, first = len(self.reports) + 1, self._progress.position
+        epoch, first, seconds = len(self.reports) + 1, self._position, 0.0
         planned = epoch > self.plan.synchronous_epochs
         meter = self.meter = RunMeter(deployment.plan.pipeline)
-        with self._samples(epoch, first) as samples:
-            begin, saving = time.perf_counter(), 0.0
+        samples = self.data.training(epoch, first)
+        loaded = closing(samples.loaded) if samples.loaded else nullcontext()
+        with suspended_sigchld_handler(), loaded:
             for stop in self.plan.stops(deployment.plan, first, end):
-                meter.add(*self._run(deployment, log, samples, stop))
-                paused = time.perf_counter()
+                seconds += self._run(deployment, log, samples, stop, (first, seconds))
                 if self.on_checkpoint and planned:
                     meter.measure()
                 if stop < self._count:
                     self._save(deployment)
                 if stop < end and self.on_checkpoint:
                     self.on_checkpoint()
-                saving += time.perf_counter() - paused
-        seconds = time.perf_counter() - begin
         if end == self._count:
             self._report(deployment, log, meter, (end - first) / seconds)
             self._save(deployment)
-        return seconds - saving
-
-    @contextmanager
-    def _samples(self, epoch: int, first: int) -> Iterator[RunOptions]:
-        """Provide the minibatches of an epoch from ``first`` on, for all runs to come."""
-        samples = self.data.training(epoch, first)
-        if (loaded := samples.loaded) is None:
-            yield samples
-            return
-        if first:
-            # A loader begins the epoch anew to get there, which is no training.
-            loaded = primed(loaded)
-        with suspended_sigchld_handler(), closing(loaded):
-            yield replace(samples, loaded=loaded)
+        return seconds
 
     def _run(
-        self, deployment: Deployment, log: TrainingLog, samples: RunOptions, stop: int
-    ) -> tuple[Schedule, Mapping[int, RunResult]]:
+        self,
+        deployment: Deployment,
+        log: TrainingLog,
+        samples: RunOptions,
+        stop: int,
+        before: tuple[int, float],
+    ) -> float:
         """Do the next minibatches of the epoch, those before ``stop``, until the pipeline is empty.
 
-        ``samples`` are those of the rest of the epoch; a loader's are taken as they come.
+        ``samples`` are those of the rest of the epoch; a loader's are taken as they come. Progress
+        is told with the speed since the epoch began or was resumed: ``before`` has the minibatch
+        where it was, and the seconds that those up to now took.
+
+        Returns:
+            The seconds that it took.
         """
-        epoch, done = len(self.reports) + 1, self._progress.position
+        epoch, done = len(self.reports) + 1, self._position
         count, first = stop - done, (epoch - 1) * self._count + done
         order, loaded = samples.order, samples.loaded
         options = RunOptions(
@@ -312,26 +313,31 @@ class Trainer:
         )
         begin = time.perf_counter()
         live: dict[MicrobatchId, float] = {}
+        logged: set[int] = set()
 
         def tell(progress: Progress) -> None:
             through = done + progress.through
             live.update(_numbered(done, progress.losses))
             passed = {part: live.pop(part) for part in list(live) if part[0] < through}
             self._log(log, epoch, passed)
-            speed = progress.through / (time.perf_counter() - begin)
+            logged.update(minibatch for minibatch, _ in passed)
+            started, seconds = before
+            speed = (through - started) / (seconds + time.perf_counter() - begin)
             self.observer.on_progress(
                 ProgressReport(epoch, through, self._count, progress.loss, speed)
             )
 
         schedule, results = self.session.run(deployment, count, options, on_progress=tell)
+        seconds = time.perf_counter() - begin
+        assert self.meter is not None
+        self.meter.add(schedule, results)
         losses = dict[MicrobatchId, float]()
         for result in results.values():
             losses |= _numbered(done, result.losses)
-        self._log(log, epoch, losses)
-        self._progress = TrainingProgress(
-            epochs=self.reports, position=stop, losses=self._progress.losses | losses
-        )
-        return schedule, results
+        left = {part: loss for part, loss in losses.items() if part[0] not in logged}
+        self._log(log, epoch, left)
+        self._position, self._losses = stop, self._losses | losses
+        return seconds
 
     def _report(
         self, deployment: Deployment, log: TrainingLog, meter: RunMeter, speed: float
@@ -347,7 +353,7 @@ class Trainer:
                 f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {skipped} "
                 f"of its updates; a loss_scale below {scale:g} may help"
             )
-        losses = list(_mean_losses(self._progress.losses).values())
+        losses = list(_mean_losses(self._losses).values())
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),
@@ -355,9 +361,7 @@ class Trainer:
             score=None,
             minibatches_per_second=speed,
         )
-        self._progress = TrainingProgress(
-            epochs=(*self.reports, report), evaluated=not self.data.held_out_count.samples
-        )
+        self.reports, self._position, self._losses = (*self.reports, report), 0, {}
 
     def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
         """Write about minibatches of an epoch."""

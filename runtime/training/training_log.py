@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -16,24 +15,6 @@ from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import spans_of, time_use
 
 
-@contextmanager
-def training_log(folder: Path, first: int) -> Iterator[TrainingLog]:
-    """Provide what writes of a training into ``folder``, from minibatch ``first`` on.
-
-    What an earlier attempt wrote about that one and those behind it is taken back.
-
-    Raises:
-        StorageFailure: the disk is full or cannot be written, also in every method.
-    """
-    with reporting_disk_errors(folder):
-        board = SummaryWriter(str(folder), purge_step=first or None)
-    try:
-        yield TrainingLog(folder, board, first)
-    finally:
-        with reporting_disk_errors(folder):
-            board.close()
-
-
 class TrainingLog:
     """Writes what a training did, as TensorBoard shows it.
 
@@ -41,13 +22,22 @@ class TrainingLog:
     learning rates; by epoch ``eval/loss``, ``eval/score``, ``time/minibatches_per_second``,
     ``time/samples_per_second``, and for every worker ``utilisation/worker_0`` and so on, the part
     of its time that it computed, and ``memory_bytes/worker_0``, the most that it had resident.
+
+    What an earlier attempt wrote about minibatch ``first`` and those behind it is taken back.
+
+    Raises:
+        StorageFailure: the disk is full or cannot be written, also in every method.
     """
 
-    def __init__(self, folder: Path, board: SummaryWriter, first: int) -> None:
+    def __init__(self, folder: Path, first: int) -> None:
         self._folder = folder
-        self._board = board
-        self._through = first
-        self._beyond: set[int] = set()
+        with reporting_disk_errors(folder):
+            self._board = SummaryWriter(str(folder), purge_step=first or None)
+
+    def close(self) -> None:
+        """Write what is left."""
+        with reporting_disk_errors(self._folder):
+            self._board.close()
 
     def _write(self, values: Mapping[str, float], step: int) -> None:
         with reporting_disk_errors(self._folder):
@@ -57,15 +47,10 @@ class TrainingLog:
     def minibatches(self, losses: Mapping[int, float], rates: Mapping[int, float]) -> None:
         """Write losses and learning rates of minibatches, numbered from the beginning of training.
 
-        What has been written before is left out.
+        Each is written once.
         """
         for step, loss in sorted(losses.items()):
-            if step >= self._through and step not in self._beyond:
-                self._write({"train/loss": loss, "train/learning_rate": rates[step]}, step)
-                self._beyond.add(step)
-        while self._through in self._beyond:
-            self._beyond.remove(self._through)
-            self._through += 1
+            self._write({"train/loss": loss, "train/learning_rate": rates[step]}, step)
 
     def workers(self, epoch: int, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
         """Write where the time of every worker went in an epoch, and its memory."""

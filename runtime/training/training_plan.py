@@ -38,7 +38,10 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """Within an epoch: how many of its minibatches are done, their loss of late, and speed."""
+    """Within an epoch: how many of its minibatches are done, their loss of late, and speed.
+
+    That is since the epoch began or was resumed, without the time that checkpoints take.
+    """
 
     epoch: int
     done: int

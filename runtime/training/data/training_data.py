@@ -120,7 +120,10 @@ class TrainingData(ABC):
 
     @abstractmethod
     def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
-        """Yield the minibatches of an epoch, counted from 1, from number ``begin`` on."""
+        """Return the minibatches of an epoch, counted from 1, from number ``begin`` on.
+
+        A loader begins the epoch anew to get there: that is done now, since it is no training.
+        """
 
     @abstractmethod
     def held_out(self) -> Generator[Samples]:
@@ -140,18 +143,6 @@ class TrainingData(ABC):
 
     def load_state(self, state: LoaderState) -> None:
         """Take over what :meth:`state` gave."""
-
-
-def primed(minibatches: Generator[Samples]) -> Generator[Samples]:
-    """Load the first of the minibatches now, and yield them all later."""
-    first = list(islice(minibatches, 1))
-
-    def all_of_them() -> Generator[Samples]:
-        with closing(minibatches):
-            yield from first
-            yield from minibatches
-
-    return all_of_them()
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -251,6 +242,10 @@ class LoadedData(TrainingData):
         self._state = state
 
     def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
+        found = self._minibatches(epoch, begin)
+        return _primed(found) if begin else found
+
+    def _minibatches(self, epoch: int, begin: int) -> Generator[Samples]:
         """Yield the minibatches from ``begin`` on, without those smaller than the model's."""
         known = self._state.first_minibatch
         self._state = self._current_state()
@@ -334,6 +329,18 @@ class LoadedData(TrainingData):
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)
         return LoaderState(tuple(generator.get_state() for generator in generators))
+
+
+def _primed(minibatches: Generator[Samples]) -> Generator[Samples]:
+    """Load the first of the minibatches now, and yield them all later."""
+    first = list(islice(minibatches, 1))
+
+    def all_of_them() -> Generator[Samples]:
+        with closing(minibatches):
+            yield from first
+            yield from minibatches
+
+    return all_of_them()
 
 
 def _hash_of(samples: Samples) -> str:

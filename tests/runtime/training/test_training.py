@@ -1,6 +1,9 @@
 """Training with a placement: it learns, resumes exactly, gives back weights, and logs."""
 
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,9 +11,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput, TrialTimeout
-from drlpp.runtime import PipelineTrainer, TrainerCallbacks
+from drlpp.runtime import (
+    ClusterSession,
+    Deployment,
+    PipelineTrainer,
+    ProgressReport,
+    RunOptions,
+    TrainerCallbacks,
+)
+from drlpp.runtime.ipc.protocol import Progress
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
-from drlpp.runtime.training.training_log import training_log
+from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_plan import WorkersChanged, write_change
 from drlpp.schedule.method import Method
 from drlpp.specs.data import load_data
@@ -155,6 +166,40 @@ def test_what_a_user_should_know_is_said_before_training(
     assert PipelineTrainer(placement_file(captured, 0, 1, method=flushed)).staleness is None
 
 
+def test_progress_tells_the_speed_since_the_epoch_began(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve minibatches: runs of 5 and 5 that take 10 s each, and of 2 that take 20 s."""
+    now, run = 0.0, ClusterSession.run
+    reports: list[ProgressReport] = []
+
+    def timed(
+        session: ClusterSession,
+        deployment: Deployment,
+        count: int,
+        options: RunOptions,
+        on_progress: Callable[[Progress], None],
+    ) -> object:
+        nonlocal now
+        found = run(session, deployment, count, options)
+        now += 10 if count == 5 else 20
+        on_progress(Progress(count, {(0, 0): 1.0}))
+        return found
+
+    monkeypatch.setattr(ClusterSession, "run", timed)
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("drlpp.runtime.training.trainer.time", clock)
+    observer = TrainerCallbacks(on_progress=reports.append)
+    options = {"out": tmp_path, "observer": observer, "checkpoint_every": 5}
+    (epoch,) = train(placement_file(captured, 0, 1), data=DATA, epochs=1, **options).epochs
+    assert [(one.done, one.minibatches_per_second) for one in reports] == [
+        (5, 0.5),
+        (10, 0.5),
+        (12, 0.3),
+    ]
+    assert epoch.minibatches_per_second == 0.3
+
+
 def _steps(folder: Path) -> dict[str, dict[int, float]]:
     """Of every tag the value at every step, each written once."""
     found: dict[str, dict[int, float]] = {}
@@ -198,16 +243,12 @@ def test_everything_is_written_once_also_when_training_goes_on(
         assert all(0 < steps[f"utilisation/worker_{w}"][report.epoch] < 1 for w in range(3))
 
 
-def test_minibatches_behind_the_checkpoint_are_taken_back_and_none_is_written_twice(
-    tmp_path: Path,
-) -> None:
-    with training_log(tmp_path, first=0) as log:
-        log.minibatches({0: 5.0, 2: 5.2, 1: 5.1}, dict.fromkeys(range(3), 0.1))
-        log.minibatches({2: 9.0, 3: 5.3, 5: 5.5}, dict.fromkeys(range(6), 0.1))
-    with training_log(tmp_path, first=3) as log:
-        log.minibatches({2: 9.0, 3: 6.3, 4: 6.4, 5: 6.5}, dict.fromkeys(range(6), 0.1))
+def test_minibatches_behind_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
+    for first, losses in ((0, {0: 5.0, 2: 5.2, 1: 5.1, 5: 5.5}), (2, {3: 6.3, 2: 6.2})):
+        with closing(TrainingLog(tmp_path, first)) as log:
+            log.minibatches(losses, dict.fromkeys(range(6), 0.1))
     losses = _steps(tmp_path)["train/loss"]
-    assert [losses[step] for step in range(6)] == pytest.approx([5.0, 5.1, 5.2, 6.3, 6.4, 6.5])
+    assert losses == pytest.approx({0: 5.0, 1: 5.1, 2: 6.2, 3: 6.3})
 
 
 def test_changes_are_read_as_written_but_for_a_half_line(tmp_path: Path) -> None:
