@@ -12,6 +12,7 @@ from typing import Any
 from drlpp.agents import (
     AGENTS,
     AgentHyperparameters,
+    GuidedHyperparameters,
     Hyperparameters,
     OwnAgent,
     hyperparameters_of,
@@ -39,10 +40,9 @@ from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.formatting import emulation_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.candidate import Candidate
-from drlpp.planners import PlanningProblem, Space, Vary, read_vary, refuse_unjudged
+from drlpp.planners import PlanningProblem, Space, objective_for
 from drlpp.racing.comparison import Comparison, compare
 from drlpp.racing.contenders import Contender
-from drlpp.racing.prospects import with_microbatches
 from drlpp.racing.rivals import RIVALS, Grounds, rivals
 from drlpp.racing.to_loss import Course, RaceData, export
 from drlpp.racing.training_race import RaceEnd
@@ -62,13 +62,19 @@ def learn(given: Learn) -> dict[str, Any]:
             )
     hyperparameters = hyperparameters_of(given.agent)
     method, spec = given.method.method(), given.optimizer.spec()
+    if search.objective is None and not isinstance(hyperparameters, GuidedHyperparameters):
+        # Rewards of algorithms are seconds, and candidates of an agent of one's own may be any.
+        search = replace(search, objective="seconds")
+    objective = objective_for(method, search.objective)
+    # From here on it is what is recorded.
+    search = replace(search, objective=objective)
+    given = replace(given, search=search)
     # What cannot vary is said before anything is measured.
     search.space(method, given.method)
-    if (objective := search.objective) not in ("seconds", "loss"):
+    if objective not in ("seconds", "loss"):
         raise InvalidInput(
             f"--objective {objective}: learning has seconds, or loss; drlpp plan all"
         )
-    refuse_unjudged(objective, method)
     to_loss = objective == "loss"
     if (search.varied(given.method) or to_loss) and isinstance(hyperparameters, Hyperparameters):
         raise InvalidInput(
@@ -146,7 +152,6 @@ class LearningJob:
         check_one_stage_each(self.session.method)
         with shown(console, "profiling operators and links"):
             self.profile, self.cluster = load_or_measure_profile(self.session, self.out)
-        self._choose_microbatches()
         self.memory.per_second = cache(self._declared.problem.per_second)
         try:
             comparison = self._compare() if self._learn() else None
@@ -205,15 +210,6 @@ class LearningJob:
         objective = self.given.search.objective
         return Grounds(self.session, self.profile, self.cluster, space, objective)
 
-    def _choose_microbatches(self) -> None:
-        """Let the session's method have the microbatches that suit the model here."""
-        varied = read_vary(self.given.search.vary or "none")
-        if "microbatches" in self.given.method.options or Vary.MICROBATCHES in varied:
-            return
-        if chosen := with_microbatches(self._grounds(Space(self.session.method))):
-            self.session.method, why = chosen
-            console.print(why)
-
     def _learn(self) -> bool:
         """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
         memory, session, budget = self.memory, self.session, self.given.measuring.budget
@@ -251,8 +247,10 @@ class LearningJob:
             )
         finalists = [Contender.of(self.candidate(candidate), self.agent) for candidate in fastest]
         grounds = self._grounds(self._space)
-        # A layout by modules has the microbatches that were chosen meanwhile.
-        given = self.given.search.compare, session.captured, session.accelerators, session.method
+        # A layout of the user's has the microbatches that were chosen meanwhile.
+        chosen = {"microbatches": fastest[0].method.microbatches} if fastest else {}
+        method = session.method.model_copy(update=chosen)
+        given = self.given.search.compare, session.captured, session.accelerators, method
         measuring, begin = self.given.measuring, time.perf_counter()
         try:
             with shown(console, "planning what a user has without an agent") as tell:

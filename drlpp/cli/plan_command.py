@@ -30,7 +30,7 @@ from drlpp.io.documents import write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.progress_lines import shown
 from drlpp.placement.plan import Plan
-from drlpp.planners import PlanningProblem, Space, Vary, simulated
+from drlpp.planners import PLANNERS, PlanningProblem, Space, Vary, objective_for, simulated
 from drlpp.planners.map import Cell, map_of_ways, ways_of_training
 from drlpp.planners.plan import cluster_of, plan_or_way_out, planning_problem
 from drlpp.planners.search import Judge
@@ -73,6 +73,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     """Run ``drlpp plan``."""
     model, method, search = given.model, given.method, given.search
     chosen, updates = method.method(Method()), given.optimizer.spec()
+    objective = objective_for(chosen, search.objective)
     reference = None if model is None else model_reference(model, given.model_option)
     if reference is None and given.profile is None:
         raise InvalidInput("name what to plan: a model, or --profile for costs alone")
@@ -85,7 +86,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
             known or given.workers,
             chosen,
             updates,
-            search.objective,
+            objective,
             given.seed,
         )
 
@@ -106,7 +107,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         fixed = method.options if search.vary is None else set(Vary)
         found = plan_or_way_out(planned, space, given.planner, costs.batch_size, fixed)
     cells = map_of_ways(found, planned, costs.batch_size)
-    if search.objective != "seconds":
+    if objective == "dollars":
         # Others are told by their seconds.
         found = replace(found, others=())
     ways = ways_of_training(problem, costs.batch_size)
@@ -124,7 +125,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     console.print(report.text())
     if contracted is not None:
         console.print(f"cut between {len(planned.workload)} {search.cut_at}")
-    if search.objective == "dollars":
+    if objective == "dollars":
         dollars = 1e6 * problem.per_second(whole.candidate) * found.seconds_per_minibatch
         console.print(f"a million minibatches cost {dollars:,.2f} dollars")
     record = report.record()
@@ -150,12 +151,15 @@ def _simulated(
     costs: Profile,
     found: Plan,
 ) -> tuple[str, dict[str, Any]]:
-    """Simulate a layout beside the plan that was found, at the depth that suits it if it varies.
+    """Simulate a layout beside the plan that was found, with its microbatches.
 
     Returns:
         A sentence about it, and the same as plain data.
     """
     workers = problem.cluster.accelerators
+    parts = found.method.microbatches
+    space = replace(space, method=space.method.model_copy(update={"microbatches": parts}))
+    problem = replace(problem, workload=problem.workload.with_method(space.method))
     candidate = candidate_of(text, captured, costs.graph, workers, space.method)
     try:
         own = simulated(problem, space, Plan(candidate.placement, found_by=YOURS))
@@ -361,7 +365,10 @@ class PlanReport:
             yield f"also proposed (simulated): {found}"
         fastest = min((one.seconds_per_minibatch for one in plan.others), default=0)
         if fastest and plan.seconds_per_minibatch > _CLEARLY * fastest:
-            yield "one of these is faster than this plan; leave out --planner for the fastest"
+            instead = "leave out --planner for the fastest"
+            if plan.found_by not in PLANNERS:
+                instead = "to a loss it is later, as its weights are (--objective seconds)"
+            yield f"one of these is faster than this plan; {instead}"
         if self._staleness is not None:
             yield self._staleness
 

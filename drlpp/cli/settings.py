@@ -362,13 +362,13 @@ class SearchSettings:
     vary: str | None = option(
         None,
         "What the search may choose besides the placement, of depth, microbatches, recompute, "
-        "schedule; or none. Default: depth; to a loss, microbatches too.",
+        "schedule; or none. Default: depth and microbatches; for seconds, depth.",
         "LIST",
     )
-    objective: str = option(
-        "seconds",
-        "What the search minimises: seconds a minibatch; loss, seconds times the samples that late "
-        "weights need; or dollars (plan alone).",
+    objective: str | None = option(
+        None,
+        "What the search minimises: loss (the default), seconds a minibatch times the samples that "
+        "late weights need; seconds, as for other agents than guided; or dollars (plan alone).",
         "NAME",
     )
     cut_at: CutAt = option(
@@ -380,11 +380,13 @@ class SearchSettings:
 
     def varied(self, method: MethodSettings) -> frozenset[Vary] | None:
         """Return what may vary, None for the usual; an option that is given does not."""
-        from drlpp.planners import read_vary, usually_varied
+        from drlpp.planners import objective_for, read_vary, usually_varied
 
         if self.vary is not None:
             return read_vary(self.vary)
-        return usually_varied(method.method(Method()), method.options, self.objective)
+        chosen = method.method(Method())
+        objective = objective_for(chosen, self.objective)
+        return usually_varied(chosen, method.options, objective)
 
     def space(self, chosen: Method, method: MethodSettings, batch_size: int | None = None) -> Space:
         """Return the space of candidates with a method, that of the settings or one made of it."""

@@ -11,12 +11,12 @@ from drlpp.planners.planning import (
     simulated,
     starts_of,
 )
-from drlpp.planners.problem import PlanningProblem, refuse_unjudged
+from drlpp.planners.problem import PlanningProblem, objective_for
 from drlpp.planners.search import Limits, Space, Vary, read_vary, usually_varied
 
 __all__ = [
     "PlanningProblem",
-    "refuse_unjudged",
+    "objective_for",
     "Space",
     "Vary",
     "read_vary",

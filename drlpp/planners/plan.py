@@ -21,7 +21,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.map import ways_of_training
 from drlpp.planners.planning import SEARCH, best_plan
-from drlpp.planners.problem import PlanningProblem, refuse_unjudged
+from drlpp.planners.problem import PlanningProblem, objective_for
 from drlpp.planners.search import Space, Vary, usually_varied
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Link, local_cluster, read_cluster
@@ -51,7 +51,7 @@ def plan(
     method: Method = DEFAULT_METHOD,
     optimizer: OptimizerSpec | None = None,
     planner: str = SEARCH,
-    objective: str = "seconds",
+    objective: str | None = None,
     vary: frozenset[Vary] | None = None,
     most_staleness: int | None = None,
     replicate: bool = True,
@@ -84,9 +84,10 @@ def plan(
         method: schedule and weight policy.
         optimizer: that memory is counted for; Adam by default.
         planner: ``search``, or a baseline alone: ``data-parallel``, ``gpipe`` or ``pipedream``.
-        objective: what the search minimises for a minibatch: ``seconds``; ``dollars``, by the
-            prices of the cluster's hosts: fewer accelerators may be cheaper; or ``loss``, seconds
-            times the samples that late weights need.
+        objective: what the search minimises for a minibatch: ``loss``, seconds times the samples
+            that late weights need, which is the default; ``seconds``, as where every update is made
+            of several minibatches; or ``dollars``, by the prices of the cluster's hosts: fewer
+            accelerators may be cheaper.
         vary: what the search may choose with the placement; by default the in-flight depth, where
             the schedule has one, and to a ``loss`` microbatches, if ``method`` does not set them.
         most_staleness: the largest s of a stage that is allowed; None for any.
@@ -100,6 +101,7 @@ def plan(
     if model is None and profile is None:
         raise InvalidInput("name what to plan: a model, or profile=… for costs alone")
     known = cluster_of(workers, cluster, bandwidth, latency, speeds, memory)
+    objective = objective_for(method, objective)
     problem, costs, captured = planning_problem(
         model, profile, known or workers, method, optimizer, objective, seed
     )
@@ -177,7 +179,6 @@ def planning_problem(
     Raises:
         InvalidInput: what is missing or wrong, and what would be right.
     """
-    refuse_unjudged(objective, method)
     known = workers if isinstance(workers, Cluster) else None
     costs = None if profile is None else _profile(profile)
     captured = None if model is None else _captured(model)

@@ -21,17 +21,20 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 OBJECTIVES = ("seconds", "dollars", "loss")
 
 
-def refuse_unjudged(objective: str, method: Method) -> None:
-    """Refuse a method of which no placement has a finite objective.
+def objective_for(method: Method, given: str | None = None) -> str:
+    """Return what a search minimises: by default the time to a loss, if that can be judged.
 
     Raises:
-        InvalidInput: every update is made of several minibatches, and the objective is the loss.
+        InvalidInput: it is to be the loss, and every update is made of several minibatches.
     """
-    if objective == "loss" and method.accumulate > 1:
+    if given is None:
+        return "loss" if method.accumulate == 1 else "seconds"
+    if given == "loss" and method.accumulate > 1:
         raise InvalidInput(
             f"objective loss: updates of several minibatches (accumulate={method.accumulate}) are "
             "not judged by it; leave out one of the two"
         )
+    return given
 
 
 @dataclass(frozen=True)

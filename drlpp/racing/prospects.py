@@ -2,14 +2,13 @@
 
 Training to a loss takes minutes, predicting it nothing: seconds per minibatch as simulated, times
 the samples that late gradients cost. What is far behind by that product does not take part in a
-race, and the number of microbatches has the least of it.
+race.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -153,28 +152,6 @@ def with_a_chance(
     if left_out:
         line = f"expected to be late at the loss, so not trained: {', '.join(left_out)}"
     return [one for i, one in enumerate(usual) if i in kept], line
-
-
-def with_microbatches(grounds: Grounds) -> tuple[Method, str] | None:
-    """Return the method with the microbatches of the pipeline that promises most, and why.
-
-    More of them make gradients less late on asynchronous 1F1B, and minibatches dearer: small passes
-    use an accelerator worse, and there are more messages.
-
-    Returns:
-        None if there is nothing to choose: the schedule flushes, or no pipeline can be run.
-    """
-    found = [] if grounds.method.flushes else pipelines(grounds, grounds.method)
-    # On one stage gradients are not late, whatever the number.
-    found = [one for one in found if one.placement and len(one.placement.stages) > 1]
-    best = min(found, key=partial(expected_seconds, grounds), default=None)
-    if best is None:
-        return None
-    return best.method, (
-        f"microbatches={best.method.microbatches}: {best.configuration} has the least product of "
-        "predicted seconds per minibatch and samples needed; --method-option microbatches=1 for "
-        "whole minibatches"
-    )
 
 
 def learning_rates_shared(session: ClusterSession, candidates: Sequence[Contender]) -> list[int]:

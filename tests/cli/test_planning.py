@@ -71,7 +71,7 @@ def test_every_prediction_has_the_error_bar_of_short_runs(profile: Path, tmp_pat
         "replicated": RunFactors(seconds=1.02, spread=0.25),
     }
     known = write_document(tmp_path / "known.json", costs.model_copy(update=factors))
-    found, text = both("plan", "--profile", known, *LINKS)
+    found, text = both("plan", "--profile", known, *LINKS, "--objective", "seconds")
     bars = {(plan["configuration"], plan["error_bar"]) for plan in (found, *found["others"])}
     assert bars == {("1", None), ("1-1", 0.06), ("2", 0.25)}
     assert re.search(r"simulated: [0-9.]+ s ± 6% per minibatch in steady state", text)
@@ -85,7 +85,7 @@ def test_every_prediction_has_the_error_bar_of_short_runs(profile: Path, tmp_pat
 def test_the_search_is_the_default_and_no_slower_than_any_baseline(profile: Path) -> None:
     """In the simulator; a link of 1 byte/s needs more in flight."""
     links = ("--workers", 3, "--bandwidth", 2)
-    found, text = both("plan", "--profile", profile, *links)
+    found, text = both("plan", "--profile", profile, *links, "--objective", "seconds")
     assert found["method"] == "search"
     seconds = found["simulated_seconds_per_minibatch"]
     assert all(seconds <= other["simulated_seconds_per_minibatch"] for other in found["others"])

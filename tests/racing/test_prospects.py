@@ -17,7 +17,6 @@ from drlpp.racing.prospects import (
     learning_rates_shared,
     pipelines,
     with_a_chance,
-    with_microbatches,
 )
 from drlpp.racing.rivals import DATA_PARALLEL, PLAIN, Grounds
 from drlpp.schedule.method import Method
@@ -117,14 +116,8 @@ def test_the_least_product_of_seconds_and_samples_decides(
         return too_large, seconds.get(number, 0.0)
 
     monkeypatch.setattr(Grounds, "seconds", simulated)
-    found = with_microbatches(grounds)
-    assert best == (found and found[0].microbatches)
-    assert found is None or f"microbatches={best}: 1-1-1-1" in found[1]
-
-
-def test_a_schedule_that_flushes_has_nothing_to_choose(grounds: Grounds) -> None:
-    grounds.session.method = choose_method("sync")
-    assert with_microbatches(grounds) is None
+    found = pipelines(grounds, grounds.method)
+    assert {one.method.microbatches for one in found} == ({best} if best else set())
 
 
 def test_what_flushes_races_at_microbatches_of_its_own(grounds: Grounds) -> None:
