@@ -150,12 +150,12 @@ def test_placements_that_were_written_by_learn_and_plan_take_part(
 
 
 @pytest.mark.system
-def test_a_run_by_seconds_is_not_resumed_to_a_loss(learnt: Learnt) -> None:
-    """Its rivals have raced by seconds, and stay."""
+def test_a_run_to_a_loss_is_not_resumed_by_seconds(learnt: Learnt) -> None:
+    """Its rivals have raced to a loss, and stay."""
     options = "--config", learnt.folder / "run.yaml", "--out", learnt.folder
     with short_comparisons():
-        done = shell.drlpp("learn", *options, "--resume", "--objective", "loss")
-    assert "objective = 'seconds'; it cannot be resumed with 'loss'" in done.refusal
+        done = shell.drlpp("learn", *options, "--resume", "--objective", "seconds")
+    assert "objective = 'loss'; it cannot be resumed with 'seconds'" in done.refusal
 
 
 def test_of_each_kind_what_promises_the_loss_first_takes_part() -> None:
