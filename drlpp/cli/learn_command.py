@@ -183,6 +183,10 @@ class LearningJob:
         path = self.out / "measurements.jsonl"
         return MeasurementMemory(measurer, given.minibatches, path, given.repetitions)
 
+    @property
+    def _objective(self) -> str:
+        return objective_for(self.session.method, self.given.search.objective)
+
     @cached_property
     def _space(self) -> Space:
         space = self.given.search.space(
@@ -203,12 +207,11 @@ class LearningJob:
         # The paper's agent places only.
         chosen = None if isinstance(self.hyperparameters, Hyperparameters) else self._space
         problem = PlanningProblem.profiled(known, self.cluster, method, self.session.optimizer)
-        objective, seed = self.given.search.objective, self.session.seed
-        return CostPrior(replace(problem, seed=seed, objective=objective), chosen)
+        problem = replace(problem, seed=self.session.seed, objective=self._objective)
+        return CostPrior(problem, chosen)
 
     def _grounds(self, space: Space) -> Grounds:
-        objective = self.given.search.objective
-        return Grounds(self.session, self.profile, self.cluster, space, objective)
+        return Grounds(self.session, self.profile, self.cluster, space, self._objective)
 
     def _learn(self) -> bool:
         """Train the agent until the budget is spent; False if Ctrl-C ended it before."""

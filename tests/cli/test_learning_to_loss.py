@@ -256,11 +256,11 @@ def test_the_winner_is_exported_and_what_to_do_is_said(
 
 
 @pytest.mark.system
-def test_learning_to_a_loss_weighs_samples_and_says_so(tmp_path: Path) -> None:
+def test_learning_weighs_samples_and_says_so(tmp_path: Path) -> None:
     """Search, race and verdict do; microbatches vary, and plain PyTorch needs no more samples."""
     with short_comparisons():
         printed = shell.done(
-            *("learn", MODEL, "--objective", "loss", "--workers", 2, "--out", tmp_path / "run"),
+            *("learn", MODEL, "--workers", 2, "--out", tmp_path / "run"),
             *("--budget", 3, "--finalists", 2, "--rounds", 1, "--minibatches", 4),
             *("--repetitions", 1),
         ).words

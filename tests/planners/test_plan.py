@@ -237,11 +237,16 @@ def test_baselines_begin_with_the_fastest_of_unlike_accelerators() -> None:
     assert plans[0].seconds_per_minibatch == pytest.approx(plans[1].seconds_per_minibatch)
 
 
-def test_to_a_loss_microbatches_vary_unless_they_are_given() -> None:
+def test_the_default_is_the_loss_for_which_microbatches_vary() -> None:
     """They cost nothing here, and make weights less late."""
     profile = chain(6, 6, 6, 6).model_copy(update={"batch_size": 8})
     options: dict[str, Any] = {"profile": profile, "workers": 4, "bandwidth": 1e9}
-    found = drlpp.plan(**options, objective="loss")
+    found = drlpp.plan(**options)
     assert found.method.microbatches > 1
+    assert drlpp.plan(**options, objective="seconds").method.microbatches == 1
     given = Method(microbatches=1, in_flight_per_link=0)
-    assert drlpp.plan(**options, objective="loss", method=given).method == given
+    assert drlpp.plan(**options, method=given).method == given
+    # What larger updates delay is not known.
+    accumulating = Method(accumulate=2)
+    by_seconds = drlpp.plan(**options, method=accumulating, objective="seconds")
+    assert drlpp.plan(**options, method=accumulating) == by_seconds
