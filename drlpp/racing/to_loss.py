@@ -22,7 +22,6 @@ from drlpp.racing.halving import Halving
 from drlpp.racing.plain import PlainLearner, held_out_loss, initial_module
 from drlpp.racing.prospects import learning_rates_shared
 from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
-from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.data.given_data import SamplesInMemory
 from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
@@ -88,8 +87,8 @@ class RaceData:
         if isinstance(found, Data):
             self._in_memory = found
             return SamplesInMemory(self.name, found, task.batch_size, seed)
-        unpacker = Unpacker(None, self._captured, self._note)
-        return LoadedData(self.name, found, unpacker, minibatches=None, seed=seed, note=self._note)
+        captured, note = self._captured, self._note
+        return LoadedData(self.name, found, None, captured=captured, seed=seed, note=note)
 
 
 @dataclass

@@ -185,11 +185,18 @@ class Deploy:
 class Stream:
     """Minibatches that come in files during a run.
 
-    A file has ``chunk_minibatches``, the last may have fewer. No ``name`` is used twice.
+    Files, or chunks, have 1, 2, 4 … ``most``, ``most``, … of them: workers begin with the first as
+    soon as it is loaded. The last may have fewer. No ``name`` is used twice.
     """
 
     name: str
-    chunk_minibatches: int
+    most: int
+
+    def place(self, minibatch: int) -> tuple[int, int]:
+        """Return which chunk has a minibatch, and where in it."""
+        number = minibatch + 1
+        size = min(1 << number.bit_length() - 1, self.most)
+        return size.bit_length() - 2 + number // size, number % size
 
     def file_of(self, chunk: int) -> str:
         """Return the name of a file."""

@@ -135,8 +135,7 @@ class Unpacker:
     ) -> None:
         self._unpack = unpack
         self._examples = Samples(captured.task.inputs, captured.task.targets)
-        self._note = cache(note)
-        self.batch_size = captured.task.batch_size
+        self.note = cache(note)
 
     def __call__(self, batch: object, loader: str = TRAINING) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
@@ -191,7 +190,7 @@ class Unpacker:
             )
         names = {*inputs} | ({*targets} if named else {"labels"})
         if left_out := [name for name in batch if name not in names]:
-            self._note(
+            self.note(
                 f"{loader} also gives {', '.join(map(repr, left_out))}, which the model does not "
                 f"take: it has {', '.join(map(repr, sorted(names)))}"
             )

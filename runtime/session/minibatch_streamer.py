@@ -25,8 +25,12 @@ _MOST_MINIBATCHES = 16
 
 
 def chunk_minibatches(bytes_: int) -> int:
-    """Return how many minibatches of ``bytes_`` each make a chunk: large ones travel alone."""
-    return max(1, min(_MOST_MINIBATCHES, _CHUNK_BYTES // max(bytes_, 1)))
+    """Return how many minibatches of ``bytes_`` each a chunk has at most, a power of two.
+
+    Large ones travel alone.
+    """
+    fitting = min(_MOST_MINIBATCHES, _CHUNK_BYTES // max(bytes_, 1))
+    return 1 << max(fitting, 1).bit_length() - 1
 
 
 @dataclass
@@ -70,7 +74,7 @@ class MinibatchStreamer:
             )
         self._pending.append(minibatch)
         self._read += 1
-        if len(self._pending) == self.stream.chunk_minibatches or self._read == self.count:
+        if self._read == self.count or self.stream.place(self._read)[0] > self._written:
             file = self.stream.file_of(self._written)
             write_chunk(self.group.folder / file, self._pending)
             self.group.publish_file(file)

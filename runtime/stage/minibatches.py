@@ -132,7 +132,7 @@ class StreamedMinibatches(MinibatchSource):
 
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""
-        chunk, _ = self._place(minibatch)
+        chunk, _ = self.stream.place(minibatch)
         if chunk in self._chunks:
             return
         self._chunks = {c: known for c, known in self._chunks.items() if c >= self._oldest_needed}
@@ -144,12 +144,9 @@ class StreamedMinibatches(MinibatchSource):
 
     def passed(self, through: int) -> None:
         """Note that the minibatches before number ``through`` are not needed any more."""
-        self._oldest_needed = max(self._oldest_needed, self._place(through)[0])
-
-    def _place(self, minibatch: int) -> tuple[int, int]:
-        return divmod(minibatch, self.stream.chunk_minibatches)
+        self._oldest_needed = max(self._oldest_needed, self.stream.place(through)[0])
 
     def _tensors(self, part: MicrobatchId) -> _Minibatch:
         self.wait_for(part[0])
-        chunk, index = self._place(part[0])
+        chunk, index = self.stream.place(part[0])
         return self._chunks[chunk][index]

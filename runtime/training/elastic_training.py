@@ -97,7 +97,8 @@ class ElasticTraining:
     have returned are taken back, and those that were not there at the beginning; and what workers
     did since is looked at. If one takes longer beside the others than it was planned for, or less,
     twice in a row, there is another plan, and training continues with it if it is predicted to be
-    faster. A worker that the plan does not use stays as slow as it was.
+    faster. A worker that the plan does not use stays as slow as it was. Plans are compared by their
+    steady states: what it costs to drain a deeper pipeline before every checkpoint is not counted.
 
     Args:
         trainer: of a session of ``elasticity.most`` workers, some of which may not be there yet.

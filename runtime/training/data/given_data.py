@@ -11,7 +11,7 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
 from drlpp.runtime.deploying.deployment import RunOptions
-from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
+from drlpp.runtime.loading.loaders import Loader, Unpack
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.data.training_data import (
     HeldOutCount,
@@ -128,7 +128,8 @@ def training_data(
     return LoadedData(
         name or "DataLoader",
         found,
-        Unpacker(unpack, captured, note),
+        unpack,
+        captured=captured,
         minibatches=minibatches,
         seed=seed,
         note=note,

@@ -7,19 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, InvalidInput
 from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.loading.loaders import (
     HELD_OUT,
     TRAINING,
     Loader,
+    Unpack,
     Unpacker,
     generators_of,
     iterate,
@@ -168,18 +169,19 @@ class LoadedData(TrainingData):
         self,
         name: str,
         loaders: Loaders,
-        unpacker: Unpacker,
+        unpack: Unpack | None,
         *,
-        minibatches: int | None,
+        captured: CapturedModel,
+        minibatches: int | None = None,
         seed: int,
         note: Callable[[str], None],
     ) -> None:
         self.name = name
-        self.batch_size = unpacker.batch_size
+        self.batch_size = captured.task.batch_size
         self._train, self._held_out = loaders
-        self._unpack = unpacker
         self._seed = seed
-        self._note = cache(note)
+        self._unpack = Unpacker(unpack, captured, note)
+        self._note = self._unpack.note
         self._state = self._current_state()
         if (first := self._first(self._train, TRAINING)) != self.batch_size:
             raise self._unlike(first)

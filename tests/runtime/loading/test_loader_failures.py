@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError
-from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions, TimeLimits
 from drlpp.runtime.loading.loaders import iterate
 from drlpp.schedule.method import Method
@@ -25,11 +24,6 @@ from tests.support.training.loading import data_for, placement_file
 from tests.support.training.pipelines import in_a_row
 
 STASH = Method(policy="stash")
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 class Breaking(Dataset[tuple[Tensor, Tensor]]):

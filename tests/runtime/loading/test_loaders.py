@@ -1,6 +1,5 @@
-"""What loaders may give, what is refused, how little is kept, what they are told."""
+"""What a training takes from its loader: which minibatches, what is refused, how little is kept."""
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice, repeat
 from pathlib import Path
@@ -9,8 +8,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -21,31 +18,24 @@ from torch.utils.data import (
     Sampler,
     TensorDataset,
     default_collate,
-    get_worker_info,
 )
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, InvalidInput
-from drlpp.models.model_reference import ModelReference
-from drlpp.racing.plain import held_out_loss
-from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
+from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from drlpp.runtime.device.clocks import Clock
+from drlpp.runtime.ipc.protocol import Stream
 from drlpp.runtime.loading.loaders import Unpacker, generators_of, iterate
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
-from drlpp.runtime.training.data.training_data import HeldOutCount, LoadedData, evaluation_order
+from drlpp.runtime.training.data.training_data import LoadedData
 from drlpp.runtime.worker.executor import Executor
 from drlpp.schedule.actions import Forward
 from drlpp.schedule.method import Method
 from drlpp.schedule.timeline import WAITING, TimedAction, spans_of, time_use
 from drlpp.specs.data import Data, Loaders
-from tests.support.training.loading import data_for, loaders_for, placement_file, same
+from tests.support.training.loading import data_for, placement_file, same
 
 STASH = Method(policy="stash")
-
-
-@pytest.fixture(scope="module")
-def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 def test_small_minibatches_are_left_out_of_training_and_that_is_said(
@@ -79,100 +69,6 @@ class Endless(IterableDataset[tuple[Tensor, Tensor]]):
         inputs, targets = self.data.train.inputs[0], self.data.train.targets
         for number in count():
             yield inputs[number % 96], targets[number % 96]
-
-
-def _twice(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    inputs, targets = zip(*samples, strict=True)
-    return torch.stack([*inputs, *inputs]), torch.stack([*targets, *targets])
-
-
-def _half(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return batch[0][::2], batch[1][::2]
-
-
-class Parted(IterableDataset[tuple[Tensor, Tensor]]):
-    """Held-out samples, a part of them in each process, whose last minibatch is small."""
-
-    def __init__(self, samples: TensorDataset) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        here = get_worker_info()
-        first, step = (0, 1) if here is None else (here.id, here.num_workers)
-        yield from (self.samples[index] for index in range(first, len(self.samples), step))
-
-
-HELD_OUT: dict[str, Callable[[TensorDataset], DataLoader]] = {
-    "larger minibatches": lambda test: DataLoader(test, 20),
-    "smaller minibatches": lambda test: DataLoader(test, 3),
-    "processes": lambda test: DataLoader(Parted(test), 8, num_workers=2),
-    "minibatches of several sizes": lambda test: DataLoader(
-        test, batch_sampler=[[0, 1, 2], list(range(3, 17)), [17], list(range(18, len(test)))]
-    ),
-    "twice": lambda test: DataLoader(test, 4, collate_fn=_twice),
-    "unpack": lambda test: DataLoader(test, 16),
-}
-
-
-@pytest.mark.parametrize("kind", HELD_OUT)
-def test_the_mean_is_over_held_out_samples_in_whatever_minibatches(
-    captured: CapturedModel, tmp_path: Path, kind: str
-) -> None:
-    """Of the pipeline and of plain PyTorch, which read them each in a way of its own."""
-    train, test = (TensorDataset(part.inputs[0], part.targets) for part in data_for(captured))
-    loader, unpack = HELD_OUT[kind](test), _half if kind == "unpack" else None
-    trained, document = DataLoader(train, 16 if unpack else 8), placement_file(captured, 0, 1)
-    found = PipelineTrainer(document, out=tmp_path).fit(trained, loader, epochs=1, unpack=unpack)
-    task = captured.reference.build()
-    task.module.load_state_dict(found.state_dict)
-    batches = map(unpack, loader) if unpack else loader
-    inputs, targets = (torch.cat(values) for values in zip(*batches, strict=True))
-    assert task.loss is not None
-    wanted = pytest.approx(task.loss(task.module(inputs), targets).item(), rel=1e-5)
-    assert found.epochs[0].held_out_loss == wanted
-    unpacker = Unpacker(unpack, captured)
-    data = LoadedData(
-        "some", Loaders(trained, loader), unpacker, minibatches=None, seed=0, note=print
-    )
-    assert data.held_out_count.samples == len(inputs)
-    assert held_out_loss(task.module, task, data, STASH) == wanted
-
-
-class Promising(Sampler[int]):
-    """Gives so many samples, and says that it gives 24."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return 24
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.samples))
-
-
-@pytest.mark.parametrize(("samples", "told"), [(16, "fewer"), (20, "fewer"), (25, "more")])
-def test_held_out_samples_of_another_number_than_their_length_says_are_told(
-    captured: CapturedModel, samples: int, told: str
-) -> None:
-    train, _ = loaders_for(data_for(captured))
-    loaders = Loaders(train, DataLoader(train.dataset, 8, sampler=Promising(samples)))
-    data = LoadedData(
-        "some", loaders, Unpacker(None, captured), minibatches=None, seed=0, note=print
-    )
-    with pytest.raises(DataError, match=f"gives {told} samples than the 24 that are expected"):
-        # No more than the pipeline reads.
-        list(islice(data.held_out(), data.held_out_count.minibatches))
-
-
-def test_a_loader_may_use_its_memory_again(captured: CapturedModel) -> None:
-    inputs, targets = torch.zeros(8, 16), torch.zeros(8, dtype=torch.int64)
-    samples = Unpacker(None, captured)((inputs, targets))
-    inputs += 1
-    assert not samples.inputs[0].any()
 
 
 class Growing(Endless):
@@ -219,6 +115,10 @@ def test_minibatches_beyond_a_length_are_noted_and_may_be_asked_for(
     assert not notes
 
 
+def _twice(samples: list[tuple[Tensor, Tensor]]) -> Any:
+    return default_collate(2 * samples)
+
+
 class Backwards(BatchSampler):
     """A batch sampler of one's own."""
 
@@ -240,8 +140,7 @@ def test_the_length_of_a_loader_counts_its_minibatches(
     captured: CapturedModel, loader: Callable[[TensorDataset], DataLoader]
 ) -> None:
     loaders = Loaders(loader(TensorDataset(*SAMPLES.tensors)), None)
-    unpacker = Unpacker(None, captured)
-    data = LoadedData("some", loaders, unpacker, minibatches=None, seed=0, note=print)
+    data = LoadedData("some", loaders, None, captured=captured, seed=0, note=print)
     assert data.minibatches == len(list(data.minibatches_here(1, 0))) == 2
 
 
@@ -290,6 +189,13 @@ def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(
     assert not out.exists()
 
 
+def test_a_loader_may_use_its_memory_again(captured: CapturedModel) -> None:
+    inputs, targets = torch.zeros(8, 16), torch.zeros(8, dtype=torch.int64)
+    samples = Unpacker(None, captured)((inputs, targets))
+    inputs += 1
+    assert not samples.inputs[0].any()
+
+
 def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,54 +226,10 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     assert 5 <= max(counts) < 20
 
 
-def test_held_out_samples_without_end_are_refused(captured: CapturedModel, tmp_path: Path) -> None:
-    """Where the data set has a length, and what draws from it has not."""
-    train, held_out = loaders_for(data_for(captured), 8)
-    endless = DataLoader(held_out.dataset, 8, sampler=_Again())
-    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path)
-    with pytest.raises(InvalidInput, match="held-out loader does not say how many"):
-        trainer.fit(train, endless, epochs=1)
-
-
-class _Again(Sampler[int]):
-    def __iter__(self) -> Iterator[int]:
-        return repeat(0)
-
-
-class Slow(Endless):
-    """Minibatches that come less often than reports."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for number, sample in enumerate(super().__iter__()):
-            if number % 8 == 0:
-                time.sleep(0.3)
-            yield sample
-
-
-def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
-    seen: list[ProgressReport] = []
-    observer = TrainerCallbacks(on_progress=seen.append)
-    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path, observer=observer)
-    trainer.fit(DataLoader(Slow(data_for(captured)), batch_size=8), epochs=1, minibatches=4)
-    assert seen
-    assert all(0 < report.done <= report.minibatches == 4 for report in seen)
-    assert all(0 < report.loss < 5 for report in seen)
-    assert all(report.minibatches_per_second > 0 for report in seen)
-
-
-@given(samples=st.integers(1, 60), batch_size=st.integers(1, 12), seed=st.integers(0, 99))
-def test_means_are_those_over_all_samples(samples: int, batch_size: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.rand(samples, generator=generator, dtype=torch.float64)
-    order = evaluation_order(samples, batch_size)
-    assert order.shape[1] == batch_size
-    assert set(order.flatten().tolist()) == set(range(samples))
-    scores = [values[indices] for indices in order]
-    count = HeldOutCount(samples, batch_size)
-    assert count.minibatches == len(scores)
-    losses = [minibatch.mean().item() for minibatch in scores]
-    assert count.mean_loss(losses) == pytest.approx(values.mean().item())
-    assert count.mean_score(scores) == pytest.approx(values.mean().item())
+def test_files_of_a_stream_begin_with_one_minibatch_and_double() -> None:
+    places = [(0, 0), (1, 0), (1, 1), *((k, i) for k in (2, 3, 4) for i in range(4))]
+    assert [Stream("", most=4).place(minibatch) for minibatch in range(15)] == places
+    assert Stream("", most=1).place(7) == (7, 0)
 
 
 class Numbers(Dataset[int]):

@@ -192,10 +192,8 @@ def test_progress_tells_the_speed_since_the_epoch_began(
     observer = TrainerCallbacks(on_progress=reports.append)
     options = {"out": tmp_path, "observer": observer, "checkpoint_every": 5}
     (epoch,) = train(placement_file(captured, 0, 1), data=DATA, epochs=1, **options).epochs
-    assert [(one.done, one.minibatches_per_second) for one in reports] == [
-        (5, 0.5),
-        (10, 0.5),
-        (12, 0.3),
+    assert reports == [
+        ProgressReport(1, done, 12, 1.0, speed) for done, speed in ((5, 0.5), (10, 0.5), (12, 0.3))
     ]
     assert epoch.minibatches_per_second == 0.3
 
