@@ -223,6 +223,6 @@ class Show:
         "Of a placement: what every worker does when. schedule: a forward takes 1, a backward "
         "2; simulator: predicted, from the profile.json next to it; run: measured on workers.",
     )
-    minibatches: int = count(8, "Number of minibatches.", most=100_000)
+    minibatches: int | None = count(None, "Number of minibatches. Default: 8.", most=100_000)
     speeds: Emulated = None
     cluster: RayCluster = None

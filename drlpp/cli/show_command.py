@@ -42,6 +42,10 @@ def show(given: Show) -> Any:
         if what is None:
             raise InvalidInput("--timeline is of a placement: drlpp show PLACEMENT --timeline …")
         return _show_timeline(Path(what), given.timeline, given)
+    of_timelines = ("model", "minibatches", "speeds", "cluster")
+    if ignored := [name for name in of_timelines if getattr(given, name) is not None]:
+        names = " and --".join(ignored)
+        raise InvalidInput(f"without --timeline nothing reads --{names}; give it as well")
     if what is None:
         return _show_machine()
     if os.path.isdir(what):
@@ -160,15 +164,16 @@ def _show_timeline(path: Path, source: Source, given: Show) -> dict[str, Any]:
     if source != "run" and (given.speeds is not None or given.cluster is not None):
         raise InvalidInput("--speeds and --cluster are for --timeline run")
     document = read_placement(path, model=same_model(given.model, given.model_option))
+    minibatches = 8 if given.minibatches is None else given.minibatches
     try:
         if source == "schedule":
-            found = from_schedule(document, given.minibatches)
+            found = from_schedule(document, minibatches)
         elif source == "run":
             count = document.cluster.accelerators
             workers = WorkerSettings(workers=count, speeds=given.speeds, cluster=given.cluster)
-            found = from_run(document, given.minibatches, workers)
+            found = from_run(document, minibatches, workers)
         elif (costs := profile_beside(path, document.graph_fingerprint)) is not None:
-            found = from_simulator(document, given.minibatches, costs)
+            found = from_simulator(document, minibatches, costs)
         else:
             raise InvalidInput(
                 f"the simulator needs what operators cost: next to {path} there is no profile.json "

@@ -28,6 +28,8 @@ TRAIN = f"train PLACEMENT --model {MODEL} --data tests.support.models.small:sepa
         ("profile alexnet --model-option size=big -o x.json", "small or published"),
         (f"{TIMELINE} schedule nothing.json", "nothing.json: no such file"),
         (f"{TIMELINE} schedule PLACEMENT --speeds 1,1", "--cluster are for --timeline run"),
+        ("show PLACEMENT --speeds 1,1", "nothing reads --speeds; give it as well"),
+        (f"show {MODEL} --minibatches 8 --cluster auto", "reads --minibatches and --cluster"),
         (f"{TIMELINE} simulator PLACEMENT", "needs what operators cost: next to"),
         (f"{TIMELINE} run PLACEMENT --speeds 1", "is of 1 accelerators, for 2 workers"),
         ("plan", "name what to plan: a model, or --profile"),
