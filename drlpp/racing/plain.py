@@ -38,7 +38,7 @@ from drlpp.runtime.device.emulation import (
 from drlpp.runtime.session.measuring import measurement_of_whole, window_of_whole
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.stage.passes.operators import passes_in
-from drlpp.runtime.training.data.training_data import LoaderState, TrainingData, epoch_seed
+from drlpp.runtime.training.training_data import LoaderState, TrainingData, epoch_seed
 from drlpp.runtime.training.training_plan import Stint
 from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method

@@ -23,9 +23,8 @@ from drlpp.racing.plain import PlainLearner, held_out_loss, initial_module
 from drlpp.racing.prospects import learning_rates_shared
 from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.data.given_data import SamplesInMemory
-from drlpp.runtime.training.data.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_data import LoadedData, SamplesInMemory, TrainingData
 from drlpp.runtime.training.training_plan import Stint, TrainerCallbacks, TrainingPlan
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.data import Data, load_data

@@ -26,7 +26,6 @@ from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.reference_weights import (
     DelayedGradients,
-    RandomDelays,
     ReferenceStage,
     StageHistory,
     Weights,
@@ -65,7 +64,7 @@ def run_reference(
     optimizer: OptimizerSpec,
     seed: int = 0,
     options: RunOptions | None = None,
-    delays: RandomDelays | None = None,
+    delays: Sequence[DelayedGradients] | None = None,
 ) -> ReferenceExecutor:
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
     executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed, delays)
@@ -88,7 +87,7 @@ class ReferenceExecutor:
     """A placement in this process, which can be run several times, the pipeline empty in between.
 
     Args:
-        delays: let every gradient that a stage computes be applied after a random delay, on top of
+        delays: of every stage, after which every gradient that it computes is applied, on top of
             what the method itself delays; with a method that flushes this is Hogwild-style
             asynchrony (pipemare, appendix E).
 
@@ -106,7 +105,7 @@ class ReferenceExecutor:
         method: Method,
         optimizer: OptimizerSpec,
         seed: int = 0,
-        delays: RandomDelays | None = None,
+        delays: Sequence[DelayedGradients] | None = None,
     ) -> None:
         self._captured = captured
         optimizer = settled(optimizer, captured.trained, captured.aliases)
@@ -139,7 +138,7 @@ class ReferenceExecutor:
             ReferenceStage(
                 program,
                 history(alone(program), delay),
-                DelayedGradients(delays, stage) if delays else None,
+                delays[stage] if delays else None,
                 tied={
                     tie.number: {
                         worker: history(program.ties[tie.number], tied_delay)

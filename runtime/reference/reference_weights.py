@@ -237,36 +237,29 @@ def _average(
     second[name] = beta2 * second[name] + (1 - beta2) * gradient * gradient.conj()
 
 
-@dataclass(frozen=True)
-class RandomDelays:
-    """w_{i,t+1} = w_{i,t} − α · [∇f_{t−τ_i}(w_{t−τ_i})]_i with random τ_i (pipemare eq. 16).
+@dataclass
+class DelayedGradients:
+    """The gradients of a stage on their way to its weights, with random τ_i (pipemare eq. 16).
 
-    τ_i follows an exponential distribution with an expectation of the stage's own, truncated at
-    the same longest delay for all stages, and rounded down to whole updates.
+    w_{i,t+1} = w_{i,t} − α · [∇f_{t−τ_i}(w_{t−τ_i})]_i. τ_i follows an exponential distribution
+    that is truncated and rounded down to whole updates.
 
     Attributes:
-        scales: for every stage the expectation of its exponential distribution before truncation,
-            in updates; 0 for no delay.
-        longest: no delay is longer, in updates.
+        scale: the expectation of the distribution before truncation, in updates; 0 for no delay.
+        longest: no delay is longer, in updates; all stages should have the same.
         annealing_minibatches: K of learning-rate rescheduling (T1), with the expected delay plus
             one as τ_i; 0 leaves it out.
         seed: of the delays.
     """
 
-    scales: Sequence[float]
+    scale: float
     longest: int
     annealing_minibatches: int = 0
     seed: int = 0
 
-
-class DelayedGradients:
-    """The gradients of a stage on their way to its weights."""
-
-    def __init__(self, delays: RandomDelays, stage: int) -> None:
-        self._delays = delays
-        self._stage = stage
-        self._random = random.Random(f"{delays.seed} {stage}")
-        self._computed: deque[Weights] = deque(maxlen=delays.longest + 1)
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._computed: deque[Weights] = deque(maxlen=self.longest + 1)
         self._updates = 0
 
     def next(self, computed: Weights) -> tuple[Weights, float]:
@@ -276,21 +269,20 @@ class DelayedGradients:
         """
         self._computed.append(computed)
         delay = min(self.draw(), len(self._computed) - 1)
-        annealing, factor = self._delays.annealing_minibatches, 1.0
+        annealing, factor = self.annealing_minibatches, 1.0
         if annealing:
             power = 1 - min(self._updates / annealing, 1.0)
-            factor = (1 + self._delays.scales[self._stage]) ** -power
+            factor = (1 + self.scale) ** -power
         self._updates += 1
         return self._computed[-1 - delay], factor
 
     def draw(self) -> int:
         """Draw the next delay, between 0 and the longest."""
-        scale, longest = self._delays.scales[self._stage], self._delays.longest
-        if not scale or not longest:
+        if not self.scale or not self.longest:
             return 0
         # The inverse of the distribution function on what is left of it by the truncation.
-        below = 1 - math.exp(-(longest + 1) / scale)
-        return min(int(-scale * math.log(1 - self._random.random() * below)), longest)
+        below = 1 - math.exp(-(self.longest + 1) / self.scale)
+        return min(int(-self.scale * math.log(1 - self._random.random() * below)), self.longest)
 
 
 @dataclass

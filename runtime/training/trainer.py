@@ -28,7 +28,7 @@ from drlpp.runtime.training.checkpoints import (
     checked_checkpoint,
     refuse_older,
 )
-from drlpp.runtime.training.data.training_data import LoaderState, TrainingData
+from drlpp.runtime.training.training_data import LoaderState, TrainingData
 from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_plan import (
     EpochReport,

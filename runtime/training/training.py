@@ -21,10 +21,9 @@ from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import Loader, Unpack
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoints import CheckpointParts
-from drlpp.runtime.training.data.given_data import training_data
-from drlpp.runtime.training.data.training_data import TrainingData
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_data import TrainingData, training_data
 from drlpp.runtime.training.training_plan import (
     EarlyStopping,
     EpochReport,

@@ -16,7 +16,7 @@ from drlpp.io.documents import Record, first_problem
 from drlpp.io.files import append, cut_off, read_lines
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime.training.data.training_data import TrainingData
+from drlpp.runtime.training.training_data import TrainingData
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

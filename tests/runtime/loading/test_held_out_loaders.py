@@ -22,7 +22,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, InvalidInput
 from drlpp.racing.plain import held_out_loss
 from drlpp.runtime import PipelineTrainer
-from drlpp.runtime.training.data.training_data import HeldOutCount, LoadedData, evaluation_order
+from drlpp.runtime.training.training_data import HeldOutCount, LoadedData
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Loaders
 from tests.support.training.loading import data_for, loaders_for, placement_file
@@ -121,11 +121,11 @@ def test_held_out_samples_without_end_are_refused(captured: CapturedModel, tmp_p
 def test_means_are_those_over_all_samples(samples: int, batch_size: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand(samples, generator=generator, dtype=torch.float64)
-    order = evaluation_order(samples, batch_size)
+    count = HeldOutCount(samples, batch_size)
+    order = count.order
     assert order.shape[1] == batch_size
     assert set(order.flatten().tolist()) == set(range(samples))
     scores = [values[indices] for indices in order]
-    count = HeldOutCount(samples, batch_size)
     assert count.minibatches == len(scores)
     losses = [minibatch.mean().item() for minibatch in scores]
     assert count.mean_loss(losses) == pytest.approx(values.mean().item())

@@ -27,7 +27,7 @@ from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.ipc.protocol import Stream
 from drlpp.runtime.loading.loaders import Unpacker, generators_of, iterate
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
-from drlpp.runtime.training.data.training_data import LoadedData
+from drlpp.runtime.training.training_data import LoadedData
 from drlpp.runtime.worker.executor import Executor
 from drlpp.schedule.actions import Forward
 from drlpp.schedule.method import Method

@@ -11,7 +11,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference
-from drlpp.runtime.reference.reference_weights import DelayedGradients, RandomDelays
+from drlpp.runtime.reference.reference_weights import DelayedGradients
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -49,8 +49,8 @@ def test_delays_are_equation_16_with_equation_4(
 ) -> None:
     """w_{i,t+1} = w_{i,t} − α/τ^p · [∇f_{t−τ_i}(w_{t−τ_i})]_i, written out in plain PyTorch."""
     drawn = {3.0: [0, 1, 2, 0, 3, 1, 4, 2, 2, 0, 1, 3], 1.0: [0, 0, 1, 1, 0, 2, 0, 1, 0, 0, 1, 2]}
-    sequences = [iter(drawn[3.0]), iter(drawn[1.0])]
-    monkeypatch.setattr(DelayedGradients, "draw", lambda delayed: next(sequences[delayed._stage]))
+    sequences = {scale: iter(delays) for scale, delays in drawn.items()}
+    monkeypatch.setattr(DelayedGradients, "draw", lambda delayed: next(sequences[delayed.scale]))
     placement, first = _two_stages(captured)
     inputs, targets, order = _samples()
     found = run_reference(
@@ -61,7 +61,7 @@ def test_delays_are_equation_16_with_equation_4(
         method=NAIVE,
         optimizer=PLAIN_SGD,
         options=RunOptions(order=order),
-        delays=RandomDelays((3.0, 1.0), longest=4, annealing_minibatches=annealing),
+        delays=[DelayedGradients(scale, 4, annealing) for scale in drawn],
     )
     module = captured.reference.build().module
     weights = {name: weight.detach() for name, weight in module.named_parameters()}
@@ -83,7 +83,7 @@ def test_delays_are_equation_16_with_equation_4(
 @pytest.mark.parametrize(("scale", "longest"), [(2.0, 100), (5.0, 8), (20.0, 3)])
 def test_delays_follow_the_truncated_exponential_distribution(scale: float, longest: int) -> None:
     """P(τ = k) is proportional to e^{−k/scale}: the distribution rounded down is geometric."""
-    delayed = DelayedGradients(RandomDelays((scale,), longest, seed=1), 0)
+    delayed = DelayedGradients(scale, longest, seed=1)
     draws = torch.tensor([delayed.draw() for _ in range(20_000)])
     wanted = torch.exp(-torch.arange(longest + 1) / scale)
     wanted /= wanted.sum()

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.models.task import Task
-from drlpp.runtime.training.data.given_data import SamplesInMemory
+from drlpp.runtime.training.training_data import SamplesInMemory
 from drlpp.specs.data import Data, Loaders, Samples
 
 NAME = "tests.support.models.classified_points"

@@ -1,4 +1,4 @@
-"""What is trained on and evaluated on: the interface, and loaders that are read as one goes."""
+"""What is trained and evaluated on: samples in memory, or loaders that are read as one goes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from drlpp.runtime.loading.loaders import (
 )
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.batches import chosen, joined, tensors_in
-from drlpp.specs.data import Loaders, Samples
+from drlpp.specs.data import Data, Loaders, Samples, fitted, load_data
+
+_MOST_HASHED_BYTES = 64 * 2**20
 
 
 class LoaderState(NamedTuple):
@@ -44,8 +46,9 @@ class LoaderState(NamedTuple):
     first_minibatch: str = ""
 
 
-def evaluation_order(samples: int, batch_size: int) -> Tensor:
-    """Return the indices of all samples in whole minibatches, (minibatches, batch size).
+@dataclass(frozen=True)
+class HeldOutCount:
+    """How many held-out samples there are, in which minibatches they come, and means over them.
 
     The last samples are filled up to a minibatch with copies of one of them. A minibatch of nothing
     but that sample follows, so that what the copies added to the loss can be taken off again::
@@ -53,30 +56,23 @@ def evaluation_order(samples: int, batch_size: int) -> Tensor:
         samples 0 1 2 | 3 4       minibatches 0 1 2 | 3 4 3 | 3 3 3
 
     """
-    whole, rest = divmod(samples, batch_size)
-    indices = torch.arange(samples)
-    if rest:
-        first = indices[whole * batch_size]
-        indices = torch.cat([indices, first.repeat(2 * batch_size - rest)])
-    return indices.view(-1, batch_size)
-
-
-@dataclass(frozen=True)
-class HeldOutCount:
-    """How many held-out samples there are, and means over them."""
 
     samples: int
     batch_size: int
 
     @property
-    def _rest(self) -> int:
-        """Samples that fill no minibatch."""
-        return self.samples % self.batch_size
+    def order(self) -> Tensor:
+        """The indices of all samples in whole minibatches, (minibatches, batch size)."""
+        indices = torch.arange(self.samples)
+        if rest := self.samples % self.batch_size:
+            copies = indices[-rest].repeat(2 * self.batch_size - rest)
+            indices = torch.cat([indices, copies])
+        return indices.view(-1, self.batch_size)
 
     @property
     def minibatches(self) -> int:
         """Minibatches of an evaluation, copies included."""
-        return self.samples // self.batch_size + 2 * bool(self._rest)
+        return len(self.order)
 
     def mean_loss(self, losses: Sequence[float]) -> float:
         """Return the mean over samples, from the loss of every minibatch.
@@ -84,7 +80,7 @@ class HeldOutCount:
         With the mean loss L of the minibatch that was filled up, l of the sample that fills it, and
         r samples in it, these add B·L − (B − r)·l. Exact where a loss is a mean over samples.
         """
-        size, rest = self.batch_size, self._rest
+        size, rest = self.batch_size, self.samples % self.batch_size
         if not rest:
             return size * sum(losses) / self.samples
         *whole, filled, alone = losses
@@ -93,8 +89,8 @@ class HeldOutCount:
     def mean_score(self, scores: Sequence[Tensor]) -> float:
         """Return the mean over samples, from the scores in every minibatch."""
         counted = list(scores)
-        if self._rest:
-            counted[-2:] = [counted[-2][: self._rest]]
+        if rest := self.samples % self.batch_size:
+            counted[-2:] = [counted[-2][:rest]]
         return torch.cat(counted).float().mean().item()
 
 
@@ -149,6 +145,47 @@ class TrainingData(ABC):
 def epoch_seed(seed: int, epoch: int) -> int:
     """Return the seed of the order of samples; epoch 0 is what comes before, and held-out data."""
     return (seed * 1_000_003 + epoch) % 2**64
+
+
+class SamplesInMemory(TrainingData):
+    """Samples that every worker holds, in an order of each epoch's own."""
+
+    def __init__(self, name: str | None, data: Data, batch_size: int, seed: int) -> None:
+        self.name = name or "in memory"
+        self.fingerprint = None if name else _fingerprint_of(data.train)
+        self.batch_size = batch_size
+        self.minibatches = len(data.train) // batch_size
+        self.held_out_count = HeldOutCount(len(data.test), batch_size)
+        self._data = data
+        self._seed = seed
+
+    def lend_to(self, session: ClusterSession) -> None:
+        """Give the workers training and held-out samples as one set; indices tell them apart."""
+        if session.lent is self._data:
+            return
+        session.use_samples(*joined([self._data.train, self._data.test]))
+        session.lent = self._data
+
+    def training(self, epoch: int, begin: int) -> RunOptions:
+        """Return a permutation of all training samples; what fills no minibatch is left out."""
+        return RunOptions(order=self._order(epoch)[begin:])
+
+    def minibatches_here(self, epoch: int, begin: int) -> Generator[Samples]:
+        for indices in self._order(epoch)[begin:]:
+            yield chosen(self._data.train, indices)
+
+    def _order(self, epoch: int) -> Tensor:
+        """Return the indices of an epoch's samples, (minibatches, batch size)."""
+        generator = torch.Generator().manual_seed(epoch_seed(self._seed, epoch))
+        shuffled = torch.randperm(len(self._data.train), generator=generator)
+        return shuffled[: self.minibatches * self.batch_size].view(-1, self.batch_size)
+
+    def evaluation(self) -> RunOptions:
+        return RunOptions(order=self.held_out_count.order + len(self._data.train))
+
+    def held_out(self) -> Generator[Samples]:
+        for indices in self.held_out_count.order:
+            yield chosen(self._data.test, indices)
 
 
 class LoadedData(TrainingData):
@@ -225,7 +262,7 @@ class LoadedData(TrainingData):
                 "time it is iterated, and as its length says"
             )
         rest = joined(waiting)
-        for indices in evaluation_order(len(rest), size):
+        for indices in HeldOutCount(len(rest), size).order:
             yield chosen(rest, indices)
 
     def state(self) -> LoaderState:
@@ -345,13 +382,78 @@ def _primed(minibatches: Generator[Samples]) -> Generator[Samples]:
     return all_of_them()
 
 
+def training_data(
+    data: str | Data | Loader,
+    held_out: Loader | None,
+    unpack: Unpack | None,
+    minibatches: int | None,
+    *,
+    captured: CapturedModel,
+    seed: int,
+    note: Callable[[str], None],
+) -> TrainingData:
+    """Return the data of a training, from what :meth:`PipelineTrainer.fit` is given.
+
+    Raises:
+        InvalidInput: anything given does not fit.
+    """
+    name, task = data if isinstance(data, str) else None, captured.task
+    if not isinstance(data, str | Data | Loader):
+        raise InvalidInput(
+            f"data to train on is a {type(data).__name__}; expected a name, "
+            "package.module:factory, drlpp.specs.data.Data, or a torch.utils.data.DataLoader, "
+            "such as DataLoader(TensorDataset(inputs, targets), batch_size)"
+        )
+    if not isinstance(held_out, Loader | None):
+        raise InvalidInput(
+            f"held_out is a {type(held_out).__name__}; expected a torch.utils.data.DataLoader"
+        )
+    found: Data | Loaders | Loader
+    found = load_data(data, task.inputs, task.targets) if isinstance(data, str) else data
+    if isinstance(found, Loader):
+        found = Loaders(found, held_out)
+    elif held_out is not None:
+        raise InvalidInput(
+            "held_out belongs to a DataLoader; data by name and in memory have held-out "
+            "samples of their own"
+        )
+    if isinstance(found, Data):
+        for option, given in (("unpack", unpack), ("minibatches", minibatches)):
+            if given is not None:
+                raise InvalidInput(
+                    f"{option} belongs to loaders; {name or 'data in memory'} has samples in "
+                    "memory, which are taken as they are"
+                )
+        fitting = fitted(name or "in memory", found, task.inputs, task.targets)
+        return SamplesInMemory(name, fitting, task.batch_size, seed)
+    return LoadedData(
+        name or "DataLoader",
+        found,
+        unpack,
+        captured=captured,
+        minibatches=minibatches,
+        seed=seed,
+        note=note,
+    )
+
+
 def _hash_of(samples: Samples) -> str:
     digest = hashlib.sha256()
     for tensor in tensors_in(samples):
-        digest.update(bytes_of(tensor))
+        digest.update(_bytes_of(tensor))
     return digest.hexdigest()
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
+def _fingerprint_of(samples: Samples) -> str:
+    """Hash shapes, types and bytes; of a large tensor, those of samples spread evenly over it."""
+    digest = hashlib.sha256()
+    for tensor in tensors_in(samples):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        step = max(1, -(-tensor.nbytes // _MOST_HASHED_BYTES))
+        digest.update(_bytes_of(tensor.detach()[::step]))
+    return digest.hexdigest()[:16]
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of the tensor's values, in their order."""
     return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data

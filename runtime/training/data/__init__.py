@@ -1,1 +1,0 @@
-"""What is trained on and evaluated on."""
