@@ -63,7 +63,6 @@ class RayHosts(Hosts):
         super().__init__([])
         self._limits = limits
         self._closed = threading.Event()
-        self._head_is_lost = False
         self._head = gcs_address()
         self._folder = folder
         self._refused: set[str] = set()
@@ -78,10 +77,9 @@ class RayHosts(Hosts):
     def release(self) -> None:
         """End the actors, and let others have the accelerators."""
         self._closed.set()
-        if self._head_is_lost:
-            # Ray would wait for it.
+        if not self._head_answers():
             return
-        # In a thread, since Ray may wait for ever for a head that has ended a moment ago.
+        # In a thread, since Ray may wait for ever for a head that ends meanwhile.
         giving = threading.Thread(
             target=lambda: [host.give_back() for host in self.hosts], daemon=True
         )
@@ -169,15 +167,14 @@ class RayHosts(Hosts):
             if self._head_answers():
                 heard = begin
             elif time.monotonic() - heard > self._limits.host_silence_seconds:
+                # It may only be cut off, and hosts be found again; it is watched on.
                 for host in self.hosts:
                     host.lose("the head does not answer")
-                return
 
     def _blame(self, reason: str) -> str:
         """Return why a host is lost: its own reason, unless the head is."""
         if self._head_answers():
             return reason
-        self._head_is_lost = True
         return f"the head of the Ray cluster, {self._head}, has ended or is cut off"
 
     def _head_answers(self) -> bool:

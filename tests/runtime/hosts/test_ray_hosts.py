@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from torch import Tensor
@@ -36,6 +37,7 @@ from drlpp.runtime import (
     TrainerCallbacks,
     run_reference,
 )
+from drlpp.runtime.hosts.on_ray.host import RayHost
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.data import Samples
@@ -287,7 +289,7 @@ def program(
     )
 
 
-@pytest.mark.slow  # With other tests beside it, Ray may not name the actor's process in time.
+@pytest.mark.slow
 @pytest.mark.usefixtures("free")
 def test_hosts_that_are_in_use_or_lost_cost_no_sample(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -304,10 +306,19 @@ def test_hosts_that_are_in_use_or_lost_cost_no_sample(
     alone = Cluster(hosts=(second,), within_host=link)
     other = ClusterSession(captured, 2, cluster=cluster.address, hosts=alone, time_limits=limits)
     look_until_it_has_returned(monkeypatch, lambda: other._closed)
+    lose = Mock(side_effect=RayHost.lose)
+    monkeypatch.setattr(RayHost, "lose", lambda host, reason: lose(host, reason))
+
+    def kill(process: int) -> None:
+        lose.reset_mock()
+        os.kill(process, signal.SIGKILL)
+        # An actor outlives its raylet by seconds, in which an epoch or two could be trained.
+        wait_until(lambda: lose.called)
+
     strikes: dict[int, Callable[[], object]] = {
         1: other.close,
-        3: lambda: os.kill(cluster.actor(1), signal.SIGKILL),
-        5: lambda: os.kill(cluster.process(1, "/raylet"), signal.SIGKILL),
+        3: lambda: kill(cluster.actor(1)),
+        5: lambda: kill(cluster.process(1, "/raylet")),
         # It would fail if the last node had no actor.
         7: lambda: cluster.actor(2),
     }
