@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
+import cloudpickle
+import torch
+
 from drlpp.costs.ways_of_training import LOCAL_STEPS
-from drlpp.errors import CannotStart, HostLost, RunFailure, StorageFailure, WorkerLost
+from drlpp.errors import CannotStart, HostLost, ModelError, RunFailure, StorageFailure, WorkerLost
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import (
     LOST_TWICE,
@@ -71,7 +75,14 @@ def measured_parallel(
 
     def once() -> Measurement:
         _start_workers(session)
-        file = session.lend_task(session.captured.task_with_loss)
+        task = session.captured.task_with_loss
+        try:
+            # With what cannot be imported.
+            file = session.publish(
+                session.new_name("task"), lambda path: torch.save(task, path, cloudpickle)
+            )
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ModelError(f"the model cannot be sent to other processes: {error}") from None
         group = session.new_group(way, ranks)
         command = TrainParallel(
             way, file, group, method, session.optimizer, session.seed, window.minibatches

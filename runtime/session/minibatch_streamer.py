@@ -76,8 +76,7 @@ class MinibatchStreamer:
         self._read += 1
         if self._read == self.count or self.stream.place(self._read)[0] > self._written:
             file = self.stream.file_of(self._written)
-            write_chunk(self.group.folder / file, self._pending)
-            self.group.publish_file(file)
+            self.group.publish(file, lambda path: write_chunk(path, self._pending))
             self._pending = []
             self._written += 1
         return True

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Self
 
@@ -210,7 +211,10 @@ class ClusterSession(WorkerGroup):
         self.check_present(plan.pipeline.workers, "the placement")
         pipeline = plan.pipeline
         self.prepare()
-        lent = self.lend_file(checkpoint) if checkpoint else None
+        lent = None
+        if checkpoint:
+            source = checkpoint.absolute()
+            lent = self.publish(self.new_name("checkpoint"), lambda path: path.symlink_to(source))
         group = self.new_group("deployment", pipeline.workers, routes=pipeline.routes)
         commands = deployment_commands(
             self.captured.microbatch(plan.method.microbatches),
@@ -299,7 +303,8 @@ class ClusterSession(WorkerGroup):
         self.command(dict.fromkeys(workers, Collect()))
         stages = {}
         for file, worker in zip(map(held_file, workers), workers, strict=True):
-            stages[worker] = read_checkpoint(self.fetch_file(worker, file))
+            host = self.of_worker[worker]
+            stages[worker] = read_checkpoint(self.ask(host, methodcaller("fetch", file)))
             self.remove_file(file)
         return stages
 

@@ -1,20 +1,15 @@
-"""The workers of a session on all hosts: starting, informing, commanding and replacing them."""
+"""The workers of a session: starting, informing, commanding and replacing them."""
 
 from __future__ import annotations
 
-import pickle
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from multiprocessing import connection as mp_connection
-from operator import itemgetter, methodcaller
-from pathlib import Path
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import cloudpickle
 import torch
 from torch import Tensor
 
@@ -22,14 +17,10 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import (
     DRLPPError,
     HostLost,
-    InvalidInput,
-    ModelError,
     RunFailure,
     TrialTimeout,
     WorkerLost,
 )
-from drlpp.io.files import reporting_disk_errors
-from drlpp.models.task import Task
 from drlpp.runtime.device.devices import DeviceFacts, without_their_gpu
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Ended, Event, WorkerHost
@@ -50,9 +41,9 @@ from drlpp.runtime.ipc.protocol import (
     Working,
     transport_of,
 )
-from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.session.present_hosts import PresentHosts
 from drlpp.specs.batches import Batch, arranged_like, tensors_in
 from drlpp.specs.cluster import Cluster, DeviceChoice
 
@@ -75,12 +66,11 @@ class TimeSpent:
     running_seconds: float = 0.0
 
 
-class WorkerGroup:
+class WorkerGroup(PresentHosts):
     """Workers on any number of hosts, numbered from 0, which all know the model.
 
     They are started where that is necessary. After any failure all of them are replaced, because a
-    communication group cannot be repaired. Once a host is lost, whatever is asked of any host
-    raises that again, until its workers are given up.
+    communication group cannot be repaired.
 
     Args:
         captured: the model.
@@ -90,10 +80,6 @@ class WorkerGroup:
             replaced between commands.
 
     Attributes:
-        folder: of the session's files, on this host; every host has it, or a copy.
-        hosts: all, in the order of their workers; those whose workers were given up too.
-        given_up: workers that the session does without.
-        lost: how a host was lost.
         devices: of every worker that has been prepared.
         stages: that the workers hold, to name that of one that is lost.
         spent: where the time went.
@@ -124,190 +110,17 @@ class WorkerGroup:
         self.generation = 0
         self.longest_silence_seconds = 0.0
         self.stops = 0
-        self.time_limits = time_limits
-        self.lost: HostLost | None = None
-        self._runs = self._informed = self._closed = False
-        self._names = 0
+        self._runs = self._informed = False
         self._store: object = None
         self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
-        with _telling_of_temporary_files():
-            self._folder = SessionFolder()
-        self.folder = Path(self._folder.name)
-        self._placed = place(len(speeds), self.folder, time_limits)
-        self.hosts = self._placed.hosts
-        self.given_up = {w for host in self.hosts if host.lost for w in host.workers}
+        super().__init__(len(speeds), place, time_limits)
         try:
-            self._write(MODEL_FILE, captured.state | captured.constants)
-            self._write(SAMPLES_FILE, self._samples)
+            model = captured.state | captured.constants
+            self.publish(MODEL_FILE, lambda path: write_tree(path, model))
+            self._publish_samples()
         except BaseException:
             self.close()
             raise
-
-    # Hosts
-
-    def close(self) -> None:
-        """End the workers and remove the files; another session may have the hosts after that."""
-        if self._closed:
-            return
-        self._closed = True
-        with ExitStack() as last:
-            last.callback(self._folder.cleanup)
-            last.callback(self._placed.release)
-            self._end(self.hosts, methodcaller("close"))
-
-    def check_open(self) -> None:
-        """Raise an error if the session has been closed."""
-        if self._closed:
-            raise InvalidInput("this session is closed; begin another one")
-
-    @property
-    def of_worker(self) -> dict[int, WorkerHost]:
-        """The host of every worker, in the order of these."""
-        found = {worker: host for host in self.hosts for worker in host.workers}
-        return dict(sorted(found.items(), key=itemgetter(0)))
-
-    @property
-    def host_of(self) -> dict[int, str]:
-        """The name of every worker's host."""
-        return {worker: host.name for worker, host in self.of_worker.items()}
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now; on another machine, as it counts them."""
-        return [process for host in self.hosts for process in host.process_ids]
-
-    @property
-    def present(self) -> tuple[int, ...]:
-        """The numbers of the workers that there are: all but those that were given up."""
-        return tuple(worker for worker in self.of_worker if worker not in self.given_up)
-
-    @property
-    def _present_hosts(self) -> list[WorkerHost]:
-        return [host for host in self.hosts if not self.given_up.issuperset(host.workers)]
-
-    def check_present(self, workers: Collection[int], what: str) -> None:
-        """Refuse what is on workers that were given up."""
-        if absent := set(workers) - set(self.present):
-            raise InvalidInput(
-                f"{what} is on worker {min(absent)}, which was given up; there are workers "
-                f"{', '.join(map(str, self.present))}"
-            )
-
-    def give_up(self, workers: Collection[int]) -> None:
-        """Do without these workers from now on, and without their host if it has no others."""
-        before = self._present_hosts
-        self.given_up |= self.of_worker.keys() & set(workers)
-        # A host that is lost answers after a long time, or never.
-        self._end(self._present_hosts if self.lost else before, methodcaller("kill"))
-        self.lost = None
-
-    def take_back(self) -> tuple[int, ...]:
-        """Count on workers again that were given up and have returned; return their numbers.
-
-        All workers are replaced then, so that a placement has to be deployed again.
-        """
-        there: list[int] = []
-        for host in {self.of_worker[worker]: None for worker in sorted(self.given_up)}:
-            host.is_missed = host.lost is not None
-            if host.has_returned:
-                with suppress(HostLost):
-                    for file in (MODEL_FILE, SAMPLES_FILE):
-                        host.publish(self.folder / file)
-                    host.has_returned = False
-                    there += host.workers
-        if there:
-            self.kill()
-            self.given_up -= set(there)
-        return tuple(sorted(there))
-
-    def ask(self, worker: int, what: Callable[[WorkerHost], _Answer]) -> _Answer:
-        """Return what the host of a worker gives; raise HostLost if it, or another one, is lost."""
-        return self._ask(self.of_worker[worker], what)
-
-    def ask_all(self, what: Callable[[WorkerHost], _Answer]) -> list[_Answer]:
-        """Return what every present host gives, likewise."""
-        return [self._ask(host, what) for host in self._present_hosts]
-
-    def _ask(self, host: WorkerHost, what: Callable[[WorkerHost], _Answer]) -> _Answer:
-        if self.lost is not None:
-            raise self.lost
-        try:
-            with _telling_of_temporary_files():
-                return what(host)
-        except HostLost as error:
-            error.workers = error.workers or frozenset(host.workers)
-            self.lost = error
-            raise
-
-    def kill(self) -> None:
-        """End the workers of all present hosts; whoever asks next is told if one is lost."""
-        self._end(self._present_hosts, methodcaller("kill"))
-
-    def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
-        self._runs = False
-        for host in hosts:
-            try:
-                how(host)
-            except RunFailure as error:
-                # What it was asked before may have failed; the others have to end as well.
-                lost = error if isinstance(error, HostLost) else HostLost(str(error))
-                lost.workers = lost.workers or frozenset(host.workers)
-                self.lost = self.lost or lost
-        # Not before: whoever begins to join it would wait, and not hear that it is to end.
-        self._store = None
-
-    # Files of the session
-
-    def _write(self, file: str, content: object) -> None:
-        """Write a tree of tensors for all hosts."""
-        path = self.folder / file
-        with _telling_of_temporary_files():
-            # Workers may still have the old file mapped, which has to stay as it is.
-            path.unlink(missing_ok=True)
-            write_tree(path, content)
-        self.publish_file(file)
-
-    def new_name(self, purpose: str) -> str:
-        """Return a name that the session never uses again."""
-        self._names += 1
-        return f"{purpose}-{self._names}"
-
-    def lend_file(self, path: Path) -> str:
-        """Publish a file of the user; return its name in the folder."""
-        file = self.new_name("checkpoint")
-        with _telling_of_temporary_files():
-            (self.folder / file).symlink_to(path.absolute())
-        self.publish_file(file)
-        return file
-
-    def lend_task(self, task: Task) -> str:
-        """Publish a task, pickled with what cannot be imported; return its name in the folder.
-
-        Raises:
-            ModelError: it cannot be pickled.
-        """
-        file = self.new_name("task")
-        try:
-            with _telling_of_temporary_files():
-                torch.save(task, self.folder / file, pickle_module=cloudpickle)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ModelError(f"the model cannot be sent to other processes: {error}") from None
-        self.publish_file(file)
-        return file
-
-    def publish_file(self, file: str) -> None:
-        """Give every host its copy of a file that is in the folder here."""
-        self.ask_all(lambda host: host.publish(self.folder / file))
-
-    def remove_file(self, file: str) -> None:
-        """Remove a file here and on every host; processes that have it open can read on."""
-        (self.folder / file).unlink(missing_ok=True)
-        if self.lost is None:
-            self.ask_all(lambda host: host.remove(file))
-
-    def fetch_file(self, worker: int, file: str) -> Path:
-        """Return the file that a worker wrote into the folder of its host."""
-        return self.ask(worker, lambda host: host.fetch(file))
 
     # Starting
 
@@ -354,6 +167,12 @@ class WorkerGroup:
         self.generation += 1
         self.stages = {}
 
+    def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
+        self._runs = False
+        super()._end(hosts, how)
+        # Not before: whoever begins to join it would wait, and not hear that it is to end.
+        self._store = None
+
     def _inform(self) -> None:
         """Give new workers the model, and all of them other samples."""
         if self._informed:
@@ -381,11 +200,14 @@ class WorkerGroup:
             tensors_in(arranged_like(task.inputs, inputs, "inputs")),
             tensors_in(arranged_like(task.targets, targets, "targets")),
         )
-        self._write(SAMPLES_FILE, self._samples)
+        self._publish_samples()
         # Those that have not begun will read them anyway.
         if self._runs and self._informed:
             self._informed = False
             self._inform()
+
+    def _publish_samples(self) -> None:
+        self.publish(SAMPLES_FILE, lambda path: write_tree(path, self._samples))
 
     @property
     def example_order(self) -> Tensor | None:
@@ -415,8 +237,9 @@ class WorkerGroup:
         self.check_open()
         try:
             self._raise_if_ended(self._events(0))
+            hosts = self.of_worker
             for worker, command in commands.items():
-                self.ask(worker, methodcaller("send", worker, command))
+                self.ask(hosts[worker], methodcaller("send", worker, command))
             self.ask_all(lambda host: host.finish_send())
             return self._wait_for_answers(commands, on_progress, feed)
         except BaseException as error:
@@ -540,8 +363,3 @@ class WorkerGroup:
     def transport(self, workers: Iterable[int]) -> Transport:
         """Return how these workers exchange tensors."""
         return transport_of(self.devices[worker] for worker in workers)
-
-
-def _telling_of_temporary_files() -> AbstractContextManager[None]:
-    """Report storage errors of the session's own files; an observer's files have their own."""
-    return reporting_disk_errors(Path(tempfile.gettempdir()))
