@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,22 +49,6 @@ def graphs_compiled_when_used() -> AbstractContextManager[None]:
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
     return _use_lazy_graph_module(True)
-
-
-@contextmanager
-def traced_without_stacks() -> Iterator[None]:
-    """Let torch not write down for every node where in the user's code it comes from.
-
-    Nothing here reads that. It takes a seventh of a small capture; torch 2.11 has no such setting.
-    """
-    from torch.fx import config
-
-    before = getattr(config, "do_not_emit_stack_traces", False)
-    config.do_not_emit_stack_traces = True
-    try:
-        yield
-    finally:
-        config.do_not_emit_stack_traces = before
 
 
 def graph_compiled_when_used(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:

@@ -32,7 +32,6 @@ from drlpp.torch_versions import (
     copy_where_a_view_does_not_fit,
     graph_compiled_when_used,
     graphs_compiled_when_used,
-    traced_without_stacks,
 )
 
 _HINT = (
@@ -59,7 +58,6 @@ def export_graph(
     try:
         with (
             _quietly(),
-            traced_without_stacks(),
             graphs_compiled_when_used(),
             noticing_dropped(module) as dropped,
         ):

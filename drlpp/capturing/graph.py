@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import Any, ClassVar
@@ -74,6 +74,30 @@ class SharedParameter(Record):
     trained: bool = True
 
 
+def copies_of(
+    shared: Iterable[SharedParameter], stage_of: Sequence[int]
+) -> dict[tuple[int, ...], tuple[SharedParameter, ...]]:
+    """Return the trained ones of which several stages hold a copy, by these stages, sorted.
+
+    Copies get the same updates, which the stages make together (:mod:`drlpp.schedule.ties`). Frozen
+    parameters are left out: their copies need no messages.
+    """
+    found: dict[tuple[int, ...], list[SharedParameter]] = {}
+    for one in shared:
+        stages = tuple(sorted({stage_of[operator] for operator in one.operators}))
+        if len(stages) > 1 and one.trained:
+            found.setdefault(stages, []).append(one)
+    return {stages: tuple(found[stages]) for stages in sorted(found)}
+
+
+def neighbours(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Return for each of ``count`` operators what it is paired with, sorted."""
+    found: list[set[int]] = [set() for _ in range(count)]
+    for node, neighbour in pairs:
+        found[node].add(neighbour)
+    return tuple(tuple(sorted(paired)) for paired in found)
+
+
 class OpGraph(Document):
     """A model as a DAG. Operators are numbered 0, 1, … in a topological order.
 
@@ -116,18 +140,12 @@ class OpGraph(Document):
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """For every operator the operators it reads from."""
-        return self._neighbours((edge.target, edge.source) for edge in self.edges)
+        return neighbours(len(self), ((edge.target, edge.source) for edge in self.edges))
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """For every operator the operators that read from it."""
-        return self._neighbours((edge.source, edge.target) for edge in self.edges)
-
-    def _neighbours(self, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-        found: list[set[int]] = [set() for _ in self.operators]
-        for node, neighbour in pairs:
-            found[node].add(neighbour)
-        return tuple(tuple(sorted(neighbours)) for neighbours in found)
+        return neighbours(len(self), ((edge.source, edge.target) for edge in self.edges))
 
     @cached_property
     def fingerprint(self) -> str:

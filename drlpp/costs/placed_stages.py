@@ -12,9 +12,10 @@ from functools import cached_property
 
 import numpy
 
+from drlpp.capturing.graph import SharedParameter, copies_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_cost import Array, Indices, StageWork, sums_of
-from drlpp.costs.tensors import Flags, TiedWeights, TransferArrays
+from drlpp.costs.tensors import Flags, TransferArrays
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.pipeline import Pipeline
@@ -115,9 +116,9 @@ class PlacedStages:
         return sums_of(self.stage_of[:-1], values, len(self.holders))
 
     @cached_property
-    def ties(self) -> dict[tuple[int, ...], list[TiedWeights]]:
+    def ties(self) -> dict[tuple[int, ...], tuple[SharedParameter, ...]]:
         """The weights that stages hold copies of, in the order of ``Pipeline.ties``."""
-        return self.workload.ties_between(self.stage_of[:-1].tolist())
+        return copies_of(self.workload.ties, self.stage_of[:-1].tolist())
 
     @cached_property
     def work(self) -> StageWork:

@@ -36,14 +36,14 @@ overlap.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.schedule.method import DEFAULT_METHOD, Method
+from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Link
 
 Array = NDArray[numpy.float64]
@@ -54,10 +54,6 @@ def sums_of(stage_of: Indices, values: Array, stages: int) -> Array:
     """Add up values by the stage that each belongs to."""
     found: Array = numpy.bincount(stage_of, values, stages).astype(numpy.float64, copy=False)
     return found
-
-
-def _nothing() -> Array:
-    return numpy.zeros(())
 
 
 @dataclass(frozen=True)
@@ -96,11 +92,11 @@ class StageWork:
     kept_bytes: Array
     incoming_bytes: Array
     outgoing_bytes: Array
-    working_bytes: Array = field(default_factory=_nothing)
-    tied_bytes: Array = field(default_factory=_nothing)
-    tied_update_seconds: Array = field(default_factory=_nothing)
-    tied_updates: Array = field(default_factory=_nothing)
-    method: Method = DEFAULT_METHOD
+    working_bytes: Array
+    tied_bytes: Array
+    tied_update_seconds: Array
+    tied_updates: Array
+    method: Method
 
     def chosen(self, stages: int | Sequence[int]) -> StageWork:
         """Return the work of one or some of many stages."""

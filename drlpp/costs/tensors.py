@@ -95,30 +95,6 @@ class TransferArrays:
         return incoming, outgoing
 
 
-@dataclass(frozen=True)
-class TiedWeights:
-    """Parameters that the same operators read.
-
-    A stage with some of the operators holds one copy. Stages with copies of what is trained sum its
-    gradients for every update (:mod:`drlpp.schedule.ties`).
-
-    Attributes:
-        names: of the parameters.
-        operators: that read them, two at least; each counts ``bytes_`` among its own.
-        bytes_: of all of the parameters.
-        trained: whether they are updated; copies of frozen ones need no messages.
-    """
-
-    names: tuple[str, ...]
-    operators: tuple[int, ...]
-    bytes_: float
-    trained: bool = True
-
-    def stages(self, stage_of: Sequence[int]) -> tuple[int, ...]:
-        """Return the stages that hold a copy."""
-        return tuple(sorted({stage_of[operator] for operator in self.operators}))
-
-
 def transfers_of(graph: OpGraph) -> Iterator[Transfer]:
     """Yield every output of an operator as one tensor; what the model returns the loss reads."""
     readers: dict[tuple[int, int], list[int]] = {}
@@ -133,11 +109,11 @@ def transfers_of(graph: OpGraph) -> Iterator[Transfer]:
         yield Transfer(members, tensor.bytes_, tensor.bytes_ * tensor.differentiable)
 
 
-def ties_of(graph: OpGraph) -> Iterator[TiedWeights]:
-    """Yield the shared parameters of a graph, those of the same operators together."""
-    found: dict[tuple[tuple[int, ...], bool], list[SharedParameter]] = {}
+def ties_of(graph: OpGraph) -> tuple[SharedParameter, ...]:
+    """Return the shared parameters of a graph, those of the same operators as one, the last."""
+    found: dict[tuple[tuple[int, ...], bool], SharedParameter] = {}
     for shared in graph.shared_parameters:
-        found.setdefault((shared.operators, shared.trained), []).append(shared)
-    for (operators, trained), members in found.items():
-        bytes_ = float(sum(shared.bytes_ for shared in members))
-        yield TiedWeights(tuple(shared.name for shared in members), operators, bytes_, trained)
+        key = shared.operators, shared.trained
+        bytes_ = shared.bytes_ + (found[key].bytes_ if key in found else 0)
+        found[key] = shared.model_copy(update={"bytes_": bytes_})
+    return tuple(found.values())

@@ -5,19 +5,26 @@ It comes from a profile (:meth:`Workload.of`). Times are seconds for one minibat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy
 from numpy.typing import NDArray
 
+from drlpp.capturing.graph import SharedParameter, neighbours
 from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
 from drlpp.costs.stage_cost import Array, StageWork
-from drlpp.costs.tensors import TiedWeights, Transfer, TransferArrays, ties_of, transfers_of
+from drlpp.costs.tensors import Transfer, TransferArrays, ties_of, transfers_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
+
+_AS_IN_A_PROFILE = (
+    *("forward_overhead_seconds", "backward_overhead_seconds", "update_overhead_seconds"),
+    *("split_seconds", "weight_share", "fixed_share"),
+    *("prediction_seconds_per_byte", "sharing_seconds_per_byte"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Workload:
     edges: tuple[tuple[int, int], ...]
     transfers: tuple[Transfer, ...]
     working_bytes: Array | None = None
-    ties: tuple[TiedWeights, ...] = ()
+    ties: tuple[SharedParameter, ...] = ()
     kinds: tuple[str, ...] = ()
     forward_overhead_seconds: float = 0.0
     backward_overhead_seconds: float = 0.0
@@ -90,18 +97,11 @@ class Workload:
             edges=tuple((edge.source, edge.target) for edge in graph.edges),
             transfers=tuple(transfers_of(graph)),
             working_bytes=working_bytes_of(profile),
-            ties=tuple(ties_of(graph)),
+            ties=ties_of(graph),
             kinds=tuple(operator.type for operator in graph.operators),
-            forward_overhead_seconds=profile.forward_overhead_seconds,
-            backward_overhead_seconds=profile.backward_overhead_seconds,
-            split_seconds=profile.split_seconds,
-            weight_share=profile.weight_share,
-            update_overhead_seconds=profile.update_overhead_seconds,
-            prediction_seconds_per_byte=profile.prediction_seconds_per_byte,
-            sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
             in_pipeline=profile.in_pipeline or NO_FACTORS,
             replicated=profile.replicated or NO_FACTORS,
-            fixed_share=profile.fixed_share,
+            **{name: getattr(profile, name) for name in _AS_IN_A_PROFILE},
         )
         return whole.with_method(method)
 
@@ -153,18 +153,12 @@ class Workload:
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """For every operator those that may not stand in a later stage than it."""
-        return self._neighbours((target, source) for source, target in self.edges)
+        return neighbours(len(self), ((target, source) for source, target in self.edges))
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """For every operator those that may not stand in an earlier stage than it."""
-        return self._neighbours(self.edges)
-
-    def _neighbours(self, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-        found: list[set[int]] = [set() for _ in self.names]
-        for node, neighbour in pairs:
-            found[node].add(neighbour)
-        return tuple(tuple(sorted(neighbours)) for neighbours in found)
+        return neighbours(len(self), self.edges)
 
     @cached_property
     def transfer_arrays(self) -> TransferArrays:
@@ -237,7 +231,9 @@ class Workload:
         parameter_bytes = total(self.parameter_bytes)
         tied_bytes, tied_update_seconds = numpy.zeros((2, *parameter_bytes.shape))
         for tie in self.ties:
-            readers = total(self._readers_of(tie))
+            reads = numpy.zeros(len(self))
+            reads[list(tie.operators)] = 1.0
+            readers = total(reads)
             again = numpy.maximum(readers - 1, 0)
             of_update = self.tied_update_seconds(tie)
             parameter_bytes = parameter_bytes - again * tie.bytes_
@@ -294,26 +290,8 @@ class Workload:
         """
         return max(factors.spread for factors in self.run_factors(placement))
 
-    def _readers_of(self, tie: TiedWeights) -> Array:
-        """Return 1 for every operator that reads some weights, and 0 for the others."""
-        found = numpy.zeros(len(self))
-        found[list(tie.operators)] = 1.0
-        return found
-
-    def tied_update_seconds(self, tie: TiedWeights) -> float:
+    def tied_update_seconds(self, tie: SharedParameter) -> float:
         """Return the seconds of the optimizer for an update of some weights."""
         reader = tie.operators[0]
         share = tie.bytes_ / self.parameter_bytes[reader] if tie.bytes_ else 0.0
         return float(share * self.update_seconds[reader])
-
-    def ties_between(self, stage_of: Sequence[int]) -> dict[tuple[int, ...], list[TiedWeights]]:
-        """Return the trained weights that several stages hold copies of, by these stages, sorted.
-
-        They are in the order of ``Pipeline.ties``.
-        """
-        found: dict[tuple[int, ...], list[TiedWeights]] = {}
-        for tie in self.ties:
-            stages = tie.stages(stage_of)
-            if tie.trained and len(stages) > 1:
-                found.setdefault(stages, []).append(tie)
-        return dict(sorted(found.items()))

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from drlpp.capturing.graph import OpGraph, SharedParameter
+from drlpp.capturing.graph import OpGraph, SharedParameter, copies_of
 from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Record
 from drlpp.io.quantities import Count
@@ -192,18 +192,8 @@ class Placement(Record):
             )
 
     def ties(self, graph: OpGraph) -> dict[tuple[int, ...], tuple[SharedParameter, ...]]:
-        """Return the trained parameters that several stages hold a copy of, by these stages.
-
-        Copies get the same updates, which the stages make together. Frozen parameters are left
-        out: their copies need no messages.
-        """
-        stage_of = self.stage_of_operator(len(graph))
-        found: dict[tuple[int, ...], list[SharedParameter]] = {}
-        for shared in graph.shared_parameters:
-            stages = tuple(sorted({stage_of[operator] for operator in shared.operators}))
-            if len(stages) > 1 and shared.trained:
-                found.setdefault(stages, []).append(shared)
-        return {stages: tuple(found[stages]) for stages in sorted(found)}
+        """Return the trained parameters that several stages hold a copy of, by these stages."""
+        return copies_of(graph.shared_parameters, self.stage_of_operator(len(graph)))
 
     def pipeline(self, graph: OpGraph) -> Pipeline:
         """Return the shape of this placement, which is all that a schedule depends on."""

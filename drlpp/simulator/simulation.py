@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy
 
@@ -13,6 +13,7 @@ from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import WorkerUsage
 from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import Receive, Send
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline, senders_to_all
@@ -20,8 +21,7 @@ from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Pricing
 from drlpp.simulator.playing.endless import endless_program
-from drlpp.simulator.playing.program import Program
-from drlpp.simulator.playing.timeline import timeline_of
+from drlpp.simulator.playing.program import ARRIVED, Program
 from drlpp.simulator.steady_state import Enough, SteadyState, find_steady_state, run_of
 from drlpp.specs.cluster import Cluster
 
@@ -174,8 +174,25 @@ class Simulation:
 
     @cached_property
     def timeline(self) -> tuple[TimedAction, ...]:
-        """All actions of :attr:`run` by start, in seconds."""
-        return timeline_of(self.schedule, self.run.played)
+        """All actions of :attr:`run` by start, in seconds.
+
+        A receive takes no time and stands at the moment when it is done. An all-reduce takes as
+        long as a worker waits for it: buckets that travel during a backward are in the backward.
+        """
+        schedule, timed = self.schedule, []
+        for index, worker in enumerate(self.accelerators):
+            steps = list(self.run.played.steps_of(index))
+            times = ((step.begin, step.end) for step in steps if step.kind != ARRIVED)
+            arrived = chain.from_iterable(step.arrived for step in steps)
+            now = 0.0
+            for action in schedule.actions[worker]:
+                start = now
+                if isinstance(action, Receive):
+                    start = now = max(now, next(arrived))
+                elif not isinstance(action, Send):
+                    start, now = next(times)
+                timed.append(TimedAction(worker, action, start, now))
+        return tuple(sorted(timed, key=lambda timed_action: timed_action.start))
 
     @cached_property
     def _bytes_sent(self) -> list[float]:

@@ -12,11 +12,7 @@ from fnmatch import fnmatchcase
 from glob import escape
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import (
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record, first_problem
@@ -83,15 +79,6 @@ class OptimizerSpec(NamedClass):
 
     name: str = "sgd"
     groups: tuple[ParameterGroup, ...] = Field(default=(), exclude_if=lambda groups: not groups)
-
-    @model_validator(mode="after")
-    def _is_usable(self) -> Self:
-        """Check what can be checked without importing what a file names."""
-        if ":" not in self.name:
-            super().check()
-            for group in self.groups:
-                self.of_group(group).check()
-        return self
 
     @classmethod
     def parse(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy
 from hypothesis import strategies as st
 
+from drlpp.capturing.graph import SharedParameter
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.tensors import TiedWeights, Transfer
+from drlpp.costs.tensors import Transfer
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem import PlanningProblem
@@ -64,12 +65,17 @@ def workloads(
 
 
 @st.composite
-def _ties(draw: st.DrawFn, count: int) -> list[TiedWeights]:
+def _ties(draw: st.DrawFn, count: int) -> list[SharedParameter]:
     """Weights that two or three operators read, in half of the draws."""
     readers = st.lists(st.integers(0, count - 1), min_size=2, max_size=3, unique=True)
     found = draw(st.just([]) | st.lists(readers, min_size=1, max_size=2))
     return [
-        TiedWeights((f"tied{n}",), tuple(sorted(members)), draw(amounts), draw(st.booleans()))
+        SharedParameter(
+            name=f"tied{n}",
+            operators=tuple(sorted(members)),
+            bytes_=int(draw(amounts)),
+            trained=draw(st.booleans()),
+        )
         for n, members in enumerate(found)
     ]
 
