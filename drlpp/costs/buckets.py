@@ -9,6 +9,7 @@ replicas hold many weights the rule is too low, and a search that goes by it end
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy
 
@@ -71,7 +72,8 @@ class SumsLeft:
 
     def __init__(self, workload: Workload, cluster: Cluster) -> None:
         self._workload, self._cluster = workload, cluster
-        self._known: dict[tuple[Stage, bool], float] = {}
+        # A search comes back to the same stages.
+        self._of = cache(self._seconds_of)
 
     def __call__(self, placement: Placement) -> float:
         """Return a lower bound; 0 where no stage is replicated."""
@@ -87,13 +89,7 @@ class SumsLeft:
             default=0.0,
         )
 
-    def _of(self, stage: Stage, last: bool) -> float:
-        found = self._known.get((stage, last))
-        if found is None:
-            found = self._known[stage, last] = self._computed(stage, last)
-        return found
-
-    def _computed(self, stage: Stage, last: bool) -> float:
+    def _seconds_of(self, stage: Stage, last: bool) -> float:
         workload = self._workload
         group = Group.of(self._cluster, stage.accelerators, ())
         replicas, speed = len(stage.accelerators), float(group.speed)

@@ -12,7 +12,7 @@ from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter
 from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 
 
 def _in_order(
@@ -130,16 +130,11 @@ class ContractedGraph:
 
     def expanded(self, placement: Placement) -> Placement:
         """Return a placement of groups as one of the original's operators."""
-        members = self.members
-        return Placement(
-            stages=tuple(
-                Stage(
-                    operators=tuple(sorted(op for one in stage.operators for op in members[one])),
-                    accelerators=stage.accelerators,
-                )
-                for stage in placement.stages
-            )
+        operators = (
+            sorted(op for one in stage.operators for op in self.members[one])
+            for stage in placement.stages
         )
+        return Placement.of(operators, placement.holders)
 
     def expanded_candidate(self, candidate: Candidate) -> Candidate:
         """Return the same with the placement expanded."""

@@ -90,7 +90,7 @@ class PlacedStages:
     @cached_property
     def holders(self) -> Holders:
         """The accelerators of every stage."""
-        return tuple(stage.accelerators for stage in self.placement.stages)
+        return self.placement.holders
 
     @cached_property
     def replicas(self) -> Indices:
@@ -133,12 +133,12 @@ class PlacedStages:
         if not self.ties:
             return work
         all_bytes, rates = numpy.zeros((2, stages))
-        own = work.minibatches_of_update(self.replicas)
+        own = work.method.minibatches_of_update(self.replicas)
         for sharing, members in self.ties.items():
             bytes_ = sum(tie.bytes_ for tie in members)
             for stage in sharing:
                 all_bytes[stage] += bytes_
-                rates[stage] += bytes_ * own[stage] / self._together(work, sharing)
+                rates[stage] += bytes_ * own[stage] / self._together(sharing)
         updates = numpy.divide(rates, all_bytes, out=numpy.ones(stages), where=all_bytes > 0)
         return replace(work, tied_updates=updates)
 
@@ -146,13 +146,14 @@ class PlacedStages:
     def tied_bytes(self) -> list[tuple[tuple[int, ...], float]]:
         """Stages that share weights, and the bytes of a message between two for a minibatch."""
         return [
-            (sharing, sum(tie.bytes_ for tie in members) / self._together(self.work, sharing))
+            (sharing, sum(tie.bytes_ for tie in members) / self._together(sharing))
             for sharing, members in self.ties.items()
         ]
 
-    def _together(self, work: StageWork, sharing: tuple[int, ...]) -> int:
+    def _together(self, sharing: tuple[int, ...]) -> int:
         """Return of how many minibatches an update of copies on these stages is."""
-        return math.lcm(*work.minibatches_of_update(self.replicas)[list(sharing)].tolist())
+        of_update = self.workload.method.minibatches_of_update
+        return math.lcm(*(of_update(len(self.holders[stage])) for stage in sharing))
 
     @cached_property
     def pipeline(self) -> Pipeline:

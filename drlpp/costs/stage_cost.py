@@ -114,14 +114,7 @@ class StageWork:
         That is one if every replica takes a minibatch, more if they take microbatches, and less if
         gradients are accumulated.
         """
-        return replicas / self.minibatches_of_update(replicas)
-
-    def minibatches_of_update(self, replicas: Any) -> Any:
-        """Return how many minibatches make an update of ``replicas``."""
-        method = self.method
-        if method.flushes:
-            return 0 * replicas + method.accumulate
-        return -(-replicas // (method.accumulate * method.microbatches)) * method.accumulate
+        return replicas / self.method.minibatches_of_update(replicas)
 
 
 class Group(NamedTuple):

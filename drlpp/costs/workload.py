@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from drlpp.capturing.graph import SharedParameter, neighbours
 from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
-from drlpp.costs.stage_cost import Array, StageWork
+from drlpp.costs.stage_cost import Array, StageWork, sums_of
 from drlpp.costs.tensors import Transfer, TransferArrays, ties_of, transfers_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -145,9 +145,8 @@ class Workload:
 
         That is the gradient of its outputs, if it has weights.
         """
-        bytes_ = numpy.zeros(len(self))
-        for transfer in self.transfers:
-            bytes_[transfer.members[0]] += transfer.backward_bytes
+        tensors = self.transfer_arrays
+        bytes_ = sums_of(tensors.maker, tensors.backward_bytes, len(self))
         return bytes_ * (self.parameter_bytes > 0)
 
     @cached_property

@@ -63,16 +63,13 @@ def nearest_chain(
             f"export has one; plan for {FLUSHED_1F1B.name} (--method-option schedule=…)"
         )
     notes = [
-        f"stage {index} has {len(stage.accelerators)} replicas; a stage of the export has one "
-        f"worker, here accelerator {stage.accelerators[0]}"
-        for index, stage in enumerate(placement.stages)
-        if len(stage.accelerators) > 1
+        f"stage {index} has {len(held)} replicas; a stage of the export has one worker, here "
+        f"accelerator {held[0]}"
+        for index, held in enumerate(placement.holders)
+        if len(held) > 1
     ]
-    single = Placement(
-        stages=tuple(
-            stage.model_copy(update={"accelerators": stage.accelerators[:1]})
-            for stage in placement.stages
-        )
+    single = Placement.of(
+        (stage.operators for stage in placement.stages), (held[:1] for held in placement.holders)
     )
     apart = {
         "recompute": method.recompute,
@@ -126,7 +123,7 @@ def ranks(nearest: Nearest, hosts: tuple[str, ...]) -> str | None:
         nearest: what is exported.
         hosts: the name of every accelerator's host.
     """
-    order = [stage.accelerators[0] for stage in nearest.candidate.placement.stages]
+    order = [held[0] for held in nearest.candidate.placement.holders]
     if order == list(range(len(order))) and len(set(hosts)) == 1:
         return None
     places = ", ".join(f"rank {k} on accelerator {a} of {hosts[a]}" for k, a in enumerate(order))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
 from drlpp.capturing.graph import OpGraph, SharedParameter, copies_of
@@ -32,6 +32,14 @@ class Placement(Record):
     stages: tuple[Stage, ...]
 
     @classmethod
+    def of(
+        cls, operators: Iterable[Iterable[int]], accelerators: Iterable[Iterable[int]]
+    ) -> Placement:
+        """Build a placement from the operators of every stage, and what holds them."""
+        held = zip(map(tuple, operators), map(tuple, accelerators), strict=True)
+        return cls(stages=tuple(Stage(operators=ops, accelerators=a) for ops, a in held))
+
+    @classmethod
     def from_assignment(
         cls, stage_of_operator: Sequence[int], stage_of_accelerator: Sequence[int]
     ) -> Placement:
@@ -41,15 +49,11 @@ class Placement(Record):
         stage no operator has is idle.
         """
         used = sorted(set(stage_of_operator))
-        return cls(
-            stages=tuple(
-                Stage(
-                    operators=tuple(i for i, k in enumerate(stage_of_operator) if k == stage),
-                    accelerators=tuple(i for i, k in enumerate(stage_of_accelerator) if k == stage),
-                )
-                for stage in used
-            )
+        operators, accelerators = (
+            [[i for i, k in enumerate(stage_of) if k == stage] for stage in used]
+            for stage_of in (stage_of_operator, stage_of_accelerator)
         )
+        return cls.of(operators, accelerators)
 
     @classmethod
     def straight(cls, sizes: Sequence[float], accelerators: Sequence[int]) -> Placement:
@@ -68,37 +72,32 @@ class Placement(Record):
                 operator = bisect_left(sums, sums[operator - 1])
             ends.append(min(max(operator + 1, ends[-1] + 1), len(sums) - stages + number))
         ends.append(len(sums))
-        return cls(
-            stages=tuple(
-                Stage(operators=tuple(range(begin, end)), accelerators=(accelerator,))
-                for accelerator, (begin, end) in zip(accelerators, pairwise(ends), strict=True)
-            )
-        )
+        return cls.of((range(*run) for run in pairwise(ends)), ([one] for one in accelerators))
 
     @property
     def configuration(self) -> str:
         """Replicas per stage as PipeDream writes them, like ``2-1-1``."""
-        return "-".join(str(len(stage.accelerators)) for stage in self.stages)
+        return "-".join(str(len(held)) for held in self.holders)
 
     @property
     def canonical(self) -> Placement:
         """The same placement with the operators of every stage sorted."""
-        return Placement(
-            stages=tuple(
-                Stage(operators=tuple(sorted(stage.operators)), accelerators=stage.accelerators)
-                for stage in self.stages
-            )
-        )
+        return self.of((sorted(stage.operators) for stage in self.stages), self.holders)
+
+    @property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """The accelerators of every stage."""
+        return tuple(stage.accelerators for stage in self.stages)
 
     @property
     def accelerators(self) -> tuple[int, ...]:
         """All accelerators that hold a stage, sorted."""
-        return tuple(sorted({a for stage in self.stages for a in stage.accelerators}))
+        return tuple(sorted({a for held in self.holders for a in held}))
 
     @property
     def is_folded(self) -> bool:
         """Whether every accelerator holds two stages, there and back, without replicas."""
-        return are_folded([stage.accelerators for stage in self.stages])
+        return are_folded(self.holders)
 
     def stage_of_operator(self, operators: int) -> tuple[int, ...]:
         """Return the stage of each of ``operators`` operators."""
@@ -110,18 +109,12 @@ class Placement(Record):
 
     def stages_of(self, accelerator: int) -> tuple[int, ...]:
         """Return the stages that an accelerator holds: none, one, or two."""
-        return tuple(k for k, stage in enumerate(self.stages) if accelerator in stage.accelerators)
+        return tuple(k for k, held in enumerate(self.holders) if accelerator in held)
 
     def on(self, accelerators: Sequence[int]) -> Placement:
         """Return the same on other accelerators: on ``accelerators[0]`` instead of 0, and so on."""
-        return Placement(
-            stages=tuple(
-                stage.model_copy(
-                    update={"accelerators": tuple(accelerators[a] for a in stage.accelerators)}
-                )
-                for stage in self.stages
-            )
-        )
+        held = ([accelerators[a] for a in before] for before in self.holders)
+        return self.of((stage.operators for stage in self.stages), held)
 
     def validate_for(self, graph: OpGraph, accelerators: int) -> None:
         """Check that this placement can run ``graph`` on accelerators 0 … ``accelerators`` − 1.
@@ -206,7 +199,7 @@ class Placement(Record):
             for output in edge.outputs
         ] + [(stage_of[operator], last, operator, output) for operator, output in graph.outputs]
         return Pipeline.connecting(
-            (stage.accelerators for stage in self.stages),
+            self.holders,
             (
                 (source, target, graph.operators[operator].outputs[output].differentiable)
                 for source, target, operator, output in crossing

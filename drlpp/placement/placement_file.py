@@ -19,7 +19,7 @@ from drlpp.models.model_reference import Model, ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -147,17 +147,11 @@ class PlacementFile(Document):
                 "torch has changed, plan it anew"
             )
         number_of = {operator.name: operator.id for operator in graph.operators}
-        placement = Placement(
-            stages=tuple(
-                Stage(
-                    operators=tuple(
-                        sorted(_number(name, index, number_of) for name in stage.operators)
-                    ),
-                    accelerators=stage.accelerators,
-                )
-                for index, stage in enumerate(self.stages)
-            )
+        operators = (
+            sorted(_number(name, index, number_of) for name in stage.operators)
+            for index, stage in enumerate(self.stages)
         )
+        placement = Placement.of(operators, (stage.accelerators for stage in self.stages))
         placement.validate_for(graph, self.cluster.accelerators)
         return placement
 

@@ -334,12 +334,12 @@ class Method(StrictRecord):
         """Return the fewest minibatches after which all stages have made whole updates."""
         return math.lcm(*(self.minibatches_of_update(len(stage)) for stage in pipeline.stages))
 
-    def minibatches_of_update(self, replicas: int) -> int:
-        """Return how many minibatches make one update of a stage of ``replicas`` replicas."""
+    def minibatches_of_update(self, replicas: Any) -> Any:
+        """Return how many minibatches make one update of a stage of ``replicas``, or an array."""
         kind = self.schedule_kind
         return kind.minibatches_of_update(replicas, self.accumulate, self.microbatches)
 
-    def parts_of_update(self, replicas: int) -> int:
+    def parts_of_update(self, replicas: Any) -> Any:
         """Return how many parts of minibatches make one update of a stage of ``replicas``."""
         return self.minibatches_of_update(replicas) * self.microbatches
 

@@ -113,7 +113,7 @@ class Pipeline:
         weights, each replica of one gets the gradients of one replica of another.
         """
         found: set[tuple[int, int]] = set()
-        for source, target in self._tied_pairs():
+        for source, target in (pair for tied in self.ties for pair in permutations(tied, 2)):
             found.update(senders_to_all(self.stages[source], self.stages[target]))
         for edge in self.edges:
             sources, targets = self.stages[edge.source], self.stages[edge.target]
@@ -125,9 +125,6 @@ class Pipeline:
                 if edge.differentiable:
                     found.add((target, source))
         return tuple(sorted(found))
-
-    def _tied_pairs(self) -> set[tuple[int, int]]:
-        return {pair for stages in self.ties for pair in permutations(stages, 2)}
 
     def rank(self, stage: int) -> int:
         """Return the number of stages before ``stage`` on the longest path to it.

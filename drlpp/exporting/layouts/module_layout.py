@@ -10,7 +10,7 @@ from torch import nn
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.exporting.nearest import Nearest, Unit
-from drlpp.placement.placement import Placement, Stage
+from drlpp.placement.placement import Placement
 
 _ANY_MODEL = "drlpp export --to torch takes any model, and --compare modules:NAME,… any modules"
 """What is left where layers cannot be counted, for messages."""
@@ -125,15 +125,8 @@ def nearest_layout(
         )
     chosen = _fewest_moved(computing, stage_of, seconds, stages)
     new = with_what_they_read(graph, computing, chosen)
-    moved = Placement(
-        stages=tuple(
-            Stage(
-                operators=tuple(i for i, k in enumerate(new) if k == number),
-                accelerators=stage.accelerators,
-            )
-            for number, stage in enumerate(placement.stages)
-        )
-    )
+    operators = ([i for i, k in enumerate(new) if k == stage] for stage in range(stages))
+    moved = Placement.of(operators, placement.holders)
     try:
         moved.validate_for(graph, 1 + max(moved.accelerators))
     except InvalidPlacement as error:

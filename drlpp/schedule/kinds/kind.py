@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import Computation, MicrobatchId, Update
@@ -107,12 +108,12 @@ class ScheduleKind:
             f"a {self.name} schedule is for one stage on each accelerator; here they hold two"
         )
 
-    def minibatches_of_update(self, replicas: int, accumulate: int, microbatches: int = 1) -> int:
-        """Return the number of minibatches whose gradients make one update of a stage.
+    def minibatches_of_update(self, replicas: Any, accumulate: int, microbatches: int = 1) -> Any:
+        """Return the number of minibatches whose gradients make one update of a stage, or of some.
 
         All stages update together where the pipeline is emptied. Otherwise it is the fewest whole
         multiples of ``accumulate`` that give each replica one part.
         """
         if self.flushes:
-            return accumulate
+            return accumulate + 0 * replicas
         return -(-replicas // (accumulate * microbatches)) * accumulate
