@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.reference_weights import (
     DelayedGradients,
+    Histories,
     ReferenceStage,
     StageHistory,
     Weights,
@@ -112,49 +114,41 @@ class ReferenceExecutor:
         accelerators = 1 + max(placement.accelerators, default=-1)
         self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
         self._samples = replace(minibatches, microbatches=method.microbatches)
-        programs = cut_stages(captured.microbatch(method.microbatches), placement)
+        stages = enumerate(cut_stages(captured.microbatch(method.microbatches), placement))
         self._rate, self._seed = optimizer.rate, seed
         self._round_trip = 1 + method.minibatches_in_flight(self._plan.pipeline)
         # Counted, where workers have a formula for it.
         steady = self._plan.schedule(2 * self._round_trip * method.accumulate)
-        stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
-        tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
-        if delays and tied_delays:
+        if delays and self._plan.ties:
             raise InvalidInput(
                 "random delays are for stages that share no parameter; put the operators that "
                 "share one into one stage"
             )
-        values = captured.state | captured.constants
 
-        def history(names: Collection[str], delay: int) -> StageHistory:
+        def history(names: Collection[str], stage: int, tie: Tie | None = None) -> StageHistory:
             initial = {name: captured.state[name] for name in names}
-            return StageHistory(initial, method, optimizer, delay)
+            return StageHistory(initial, method, optimizer, stage_delay(steady, stage, tie))
 
-        def alone(program: StageProgram) -> list[str]:
+        def histories(stage: int, program: StageProgram) -> Histories:
+            workers = self._plan.pipeline.stages[stage]
             tied = {name for names in program.ties.values() for name in names}
-            return [name for name in program.weight_names if name not in tied]
+            own = history([name for name in program.weight_names if name not in tied], stage)
+            found: dict[Tie | None, dict[int, StageHistory]] = {None: dict.fromkeys(workers, own)}
+            for tie in (tie for tie in self._plan.ties if stage in tie.stages):
+                names = program.ties[tie.number]
+                found[tie] = {worker: history(names, tie.root, tie) for worker in workers}
+            return found
 
         self.stages = [
-            ReferenceStage(
-                program,
-                history(alone(program), delay),
-                delays[stage] if delays else None,
-                tied={
-                    tie.number: {
-                        worker: history(program.ties[tie.number], tied_delay)
-                        for worker in self._plan.pipeline.stages[stage]
-                    }
-                    for tie, tied_delay in tied_delays.items()
-                    if stage in tie.stages
-                },
-            )
-            for stage, (program, delay) in enumerate(zip(programs, stage_delays, strict=True))
+            ReferenceStage(program, histories(stage, program), delays[stage] if delays else None)
+            for stage, program in stages
         ]
+        values = captured.state | captured.constants
         self.buffers = {
             worker: {
                 name: values[name].clone()
                 for stage in self._plan.pipeline.stages_of(worker)
-                for name in programs[stage].buffer_names
+                for name in self.stages[stage].program.buffer_names
             }
             for worker in self._plan.pipeline.workers
         }
@@ -169,7 +163,7 @@ class ReferenceExecutor:
             for worker in others:
                 self.buffers[worker] = {n: b.clone() for n, b in self.buffers[first].items()}
         for stage in self.stages:
-            for history in stage.histories:
+            for history in chain(*(of.values() for of in stage.histories.values())):
                 history.begin()
         plan = self._plan.synchronous if options.synchronous else self._plan
         self._schedule = plan.schedule(count)
@@ -180,15 +174,19 @@ class ReferenceExecutor:
             self._minibatches = replace(self._minibatches, order=options.order)
         self._ties = plan.ties
         self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
-        self._rates = [self._rates_of(stage) for stage in range(len(self.stages))]
-        self._tied_rates = [self._rates_of(tie.root, tie) for tie in plan.ties]
+        self._rates = {
+            (k, tie): self._rates_of(k, tie)
+            for k, stage in enumerate(self.stages)
+            for tie in stage.histories
+        }
         self._passed: dict[tuple[int, int, MicrobatchId], PassedForward] = {}
         self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
         self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
-        # For every stage and update, what its replicas found.
-        self._pending: dict[int, list[Weights]] = defaultdict(list)
-        # For every tie and stage, what each part found for the copies there.
-        self._tied_pending: dict[tuple[int, int], dict[MicrobatchId, Weights]] = defaultdict(dict)
+        # For the next updates of every stage, of its own weights or its copies of a tie's: what
+        # each part found.
+        self._pending: dict[tuple[int, Tie | None], dict[MicrobatchId, Weights]] = {
+            key: {} for key in self._rates
+        }
         self._norms: dict[int, Tensor] = {}
         self.losses: dict[MicrobatchId, float] = {}
         self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(self.stages))
@@ -213,15 +211,15 @@ class ReferenceExecutor:
                 case BackwardWeight():
                     self._contribute(worker, stage, action.part)
                 case AllReduce(version, _, "squared_norm") if version not in self._norms:
-                    mean = [g for k in list(self._pending) for g in self._mean(k).values()]
+                    mean = [g for k in range(len(self.stages)) for g in self._mean(k).values()]
                     for tie in self._ties:
                         mean += self._tied_gradient(tie, version).values()
                     self._norms = {version: _norm(mean)}
-                case TiedUpdate():
-                    self._update_tied(worker, stages[action.chunk], action)
-                case Update(version, contributions):
+                case TiedUpdate(tie=tie, chunk=chunk):
+                    self._update(worker, stages[chunk], action, self._ties[tie])
+                case Update():
                     for stage in stages:
-                        self._update(stage, version, contributions)
+                        self._update(worker, stage, action)
         return self.losses
 
     @property
@@ -230,20 +228,19 @@ class ReferenceExecutor:
         state = dict(self._captured.state)
         for stage, replicas in zip(self.stages, self._plan.pipeline.stages, strict=True):
             found = dict(self.buffers[replicas[0]])
-            for history in stage.histories:
-                found |= history.weights
+            for of in stage.histories.values():
+                found |= of[replicas[0]].weights
             state |= {name: value for name, value in found.items() if name in state}
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]
         return state
 
-    def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
+    def _rates_of(self, stage: int, tie: Tie | None) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
-        of = self._copies(tie)[0] if tie else self.stages[stage].history
-        delay = 1 + of.delay
-        base = self._options.rates or [self._rate]
         worker = self._schedule.pipeline.stages[stage][0]
-        rates, first = [], 0
+        delay = 1 + self.stages[stage].histories[tie][worker].delay
+        base = self._options.rates or [self._rate]
+        rates, first = dict[int, float](), 0
         for action in self._schedule.actions[worker]:
             if is_update(action, tie):
                 rate = base[min(action.through, len(base)) - 1]
@@ -252,9 +249,10 @@ class ReferenceExecutor:
                     step = self._options.asynchronous_before + first
                     power = 1 - min(step / annealing, 1)
                     rate = rate / delay**power
-                rates.append(rate)
+                # Both of a worker's stages may have a copy.
+                rates[action.version] = rate
                 first = action.through
-        return rates
+        return list(rates.values())
 
     def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
         weights = self._lent(StageHistory.for_forward, worker, stage, part)
@@ -273,12 +271,9 @@ class ReferenceExecutor:
         part: MicrobatchId,
     ) -> Weights:
         """Return the stage's own weights and its copies of others for a pass of a part."""
-        histories = self.stages[stage]
-        use = self._uses[None][worker][part]
-        weights = dict(lend(histories.history, use, self._rates[stage]))
-        for tie in (tie for tie in self._ties if stage in tie.stages):
-            copies, use = histories.tied[tie.number][worker], self._uses[tie][worker][part]
-            weights |= lend(copies, use, self._tied_rates[tie.number])
+        weights: Weights = {}
+        for tie, of in self.stages[stage].histories.items():
+            weights |= lend(of[worker], self._uses[tie][worker][part], self._rates[stage, tie])
         return weights
 
     def _recompute(self, worker: int, stage: int, part: MicrobatchId) -> None:
@@ -338,16 +333,15 @@ class ReferenceExecutor:
 
     def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
         gradients = self._passed.pop((worker, stage, part)).gradients
-        for tie, names in self.stages[stage].program.ties.items():
-            own = {name: gradients.pop(name) for name in names if name in gradients}
-            self._tied_pending[tie, stage][part] = own
-        self._pending[stage].append(gradients)
+        for tie, of in self.stages[stage].histories.items():
+            names = [name for name in of[worker].initial if name in gradients]
+            self._pending[stage, tie][part] = {name: gradients[name] for name in names}
         self._stages_left[part] -= 1
         if not self._stages_left[part]:
             self._activations.pop(part, None)
 
     def _mean(self, stage: int) -> Weights:
-        return _mean(self._pending[stage])
+        return _mean([*self._pending[stage, None].values()])
 
     def _tied_gradient(self, tie: Tie, version: int) -> Weights:
         """Return the sum over the stages of a tie of the means of their gradients of an update.
@@ -357,68 +351,52 @@ class ReferenceExecutor:
         minibatches = range((version - 1) * tie.together, version * tie.together)
         total: Weights = {}
         for stage in tie.stages:
-            found = self._tied_pending[tie.number, stage]
+            found = self._pending[stage, tie]
             of_stage = _mean([g for part, g in found.items() if part[0] in minibatches])
             for name, gradient in of_stage.items():
                 total[name] = total[name] + gradient if name in total else gradient
         return total
 
-    def _copies(self, tie: Tie) -> list[StageHistory]:
-        stages = self.stages
-        return [copy for k in tie.stages for copy in stages[k].tied[tie.number].values()]
-
-    def _update_tied(self, worker: int, stage: int, update: TiedUpdate) -> None:
-        tie = self._ties[update.tie]
-        gradient = self._tied_gradient(tie, update.version)
-        norm = self._norms.get(update.version) if self._schedule.flushes else None
-        rate = self._tied_rates[update.tie][update.version - 1]
-        history = self.stages[stage].tied[update.tie][worker]
-        made = self._make(history, gradient, norm, rate)
-        first = worker == self._schedule.pipeline.stages[tie.root][0]
-        if not self._schedule.flushes and stage == tie.root and first:
-            self.stages[stage].skipped_updates += not made
-        behind = min(copy.newest for copy in self._copies(tie))
-        for key in [(tie.number, k) for k in tie.stages]:
-            kept = [part for part in self._tied_pending[key] if part[0] >= behind * tie.together]
-            self._tied_pending[key] = {part: self._tied_pending[key][part] for part in kept}
-
-    def _update(self, stage: int, version: int, contributions: int) -> None:
-        history = self.stages[stage].history
+    def _update(
+        self, worker: int, stage: int, update: Update | TiedUpdate, tie: Tie | None = None
+    ) -> None:
+        """Make an update, if its gradients are finite."""
+        held, version = self.stages[stage], update.version
+        history = held.histories[tie][worker]
         if version <= history.newest:
             return  # another replica's part of the same update
-        assert len(self._pending[stage]) == contributions
-        gradient = self._mean(stage)
-        del self._pending[stage]
-        rate = self._rates[stage][version - 1]
-        arriving = self.stages[stage].arriving
-        made = self._make(history, gradient, self._norms.get(version), rate, arriving)
-        self.stages[stage].skipped_updates += not made
-
-    def _make(
-        self,
-        history: StageHistory,
-        gradient: Weights,
-        norm: Tensor | None,
-        rate: float,
-        arriving: DelayedGradients | None = None,
-    ) -> bool:
-        """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
-        # No part reaches back further than to the oldest version that one in flight has met.
-        reach = 2 * self._method.accumulate + 2 * self._round_trip
-        needed_from = history.newest - reach
+        if tie is None:
+            assert len(self._pending[stage, None]) == update.contributions
+            gradient = self._mean(stage)
+            self._pending[stage, None] = {}
+        else:
+            gradient = self._tied_gradient(tie, version)
+            copies = [c for k in tie.stages for c in self.stages[k].histories[tie].values()]
+            needed = tie.together * min(copy.newest for copy in copies)
+            for key in ((k, tie) for k in tie.stages):
+                found = self._pending[key].items()
+                self._pending[key] = {part: g for part, g in found if part[0] >= needed}
+        # Of all stages, where the schedule flushes.
+        norm = self._norms.get(version)
         if norm is None and self._method.needs_norm:
             norm = _norm(list(gradient.values()))
+        # No part reaches back further than to the oldest version that one in flight has met.
+        needed_from = history.newest - 2 * self._method.accumulate - 2 * self._round_trip
         if self._method.skips_updates and norm is not None and not norm.isfinite():
             history.skip_update(needed_from)
-            return False
+            # Of a tie's copies one counts, and none where all stages skip the same updates.
+            root = tie and (tie.root, self._schedule.pipeline.stages[tie.root][0])
+            if root is None or ((stage, worker) == root and not self._schedule.flushes):
+                held.skipped_updates += 1
+            return
         if self._method.clip_norm and norm is not None:
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
-        if arriving is not None:
-            gradient, factor = arriving.next(gradient)
+        rate = self._rates[stage, tie][version - 1]
+        if held.arriving is not None:
+            gradient, factor = held.arriving.next(gradient)
             rate *= factor
         history.update(gradient, rate, needed_from)
-        return True
 
 
 def _mean(parts: Sequence[Weights]) -> Weights:

@@ -19,6 +19,7 @@ from torch import Tensor
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
+from drlpp.schedule.ties import Tie
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import GroupMembers, OptimizerSpec, divided
 
@@ -285,26 +286,22 @@ class DelayedGradients:
         return min(int(-self.scale * math.log(1 - self._random.random() * below)), self.longest)
 
 
+Histories = Mapping[Tie | None, Mapping[int, StageHistory]]
+
+
 @dataclass
 class ReferenceStage:
     """A stage between two runs.
 
     Attributes:
         program: what computes it.
-        history: its weights, and what makes them.
+        histories: of its own weights (None), which replicas share, and of its copies of those that
+            other stages hold too, by tie and worker: not all make an update at the same time.
         arriving: its gradients under way, if they are delayed at random.
-        tied: its copies of weights that other stages hold too, by tie and worker: replicas need
-            not make an update of them at the same time.
         skipped_updates: so far, whose gradients were not finite in float16.
     """
 
     program: StageProgram
-    history: StageHistory
+    histories: Histories
     arriving: DelayedGradients | None
-    tied: Mapping[int, Mapping[int, StageHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
-
-    @property
-    def histories(self) -> list[StageHistory]:
-        """Those of the stage's own weights and of all copies of others."""
-        return [self.history, *(copy for of in self.tied.values() for copy in of.values())]

@@ -128,7 +128,7 @@ MUTATIONS.append(
 @_row("the reference sums over microbatches", _WITH_REFERENCE, ReferenceExecutor, "_mean")
 def _(mean: Any) -> Any:
     def total(replay: ReferenceExecutor, stage: int) -> dict[str, Tensor]:
-        parts = len(replay._pending[stage])
+        parts = len(replay._pending[stage, None])
         return {name: parts * value for name, value in mean(replay, stage).items()}
 
     return total

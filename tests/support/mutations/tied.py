@@ -5,7 +5,6 @@ The rule is that of `docs/methods.md`, "Parameters that several stages share", w
 of it, in the code of workers, of the reference, or of the schedule that both follow.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -134,11 +133,18 @@ _row("T1 by the last stage", ("tied, T1 with reference",), weight_versions, "tie
 _row("T2 by the last stage", ("tied, T2 with reference",), execution_plan, "tied_delay")(
     _as_late_as_the_last_stage
 )
-_row("reference leaves out a stage", _WITH_REFERENCE, ReferenceExecutor, "_tied_gradient")(
-    lambda gradient: (
-        lambda replay, tie, version: gradient(replay, replace(tie, stages=tie.stages[:-1]), version)
-    )
-)
+
+
+@_row("reference leaves out a stage", _WITH_REFERENCE, ReferenceExecutor, "_tied_gradient")
+def _(gradient: Any) -> Any:
+    def of_the_others(replay: ReferenceExecutor, tie: ties.Tie, version: int) -> dict[str, Tensor]:
+        left_out = tie.stages[-1], tie
+        replay._pending[left_out] = {part: {} for part in replay._pending[left_out]}
+        return gradient(replay, tie, version)
+
+    return of_the_others
+
+
 _row("reference takes the mean", _WITH_REFERENCE, ReferenceExecutor, "_tied_gradient")(
     lambda gradient: (
         lambda replay, tie, version: {
