@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from drlpp.errors import WorkerLost
 from drlpp.io.documents import Record
@@ -16,12 +16,13 @@ class WorkerUsage(Record):
     """How one worker spent the measured window, and what it needed.
 
     ``busy_seconds`` is computing (forward, backward, prediction, update), ``waiting_seconds``
-    waiting for messages and all-reduces; both are sums over the window. ``processor_seconds`` is
-    what computing took of the processor in that time, which is less where a worker emulates a
-    slower accelerator. ``peak_memory_bytes`` is the largest resident size of the process, or on a
-    GPU, and where memory is limited, the most that its tensors took.
-    ``bytes_sent`` counts the whole run.
+    waiting for messages and all-reduces; both are sums over the window.
+    ``peak_memory_bytes`` is the largest resident size of the process, or on a GPU, and where memory
+    is limited, the most that its tensors took. ``bytes_sent`` counts the whole run.
     """
+
+    # Earlier ones say what computing took of the processor, too.
+    model_config = ConfigDict(extra="ignore")
 
     worker: Count
     stage: Count
@@ -29,7 +30,6 @@ class WorkerUsage(Record):
     waiting_seconds: MeasuredSeconds
     peak_memory_bytes: Count
     bytes_sent: Count
-    processor_seconds: MeasuredSeconds = 0.0
 
 
 class LinkUsage(Record):

@@ -363,11 +363,10 @@ NOTHING_READ = Reading(wanted=-1, oldest_needed=sys.maxsize)
 class RunResult:
     """What a worker saw in a run.
 
-    ``times`` are ``time.perf_counter`` seconds, an entry an action, ``processor_seconds`` what each
-    took of the processor. ``weight_bytes`` is one version of the weights, ``peak_weight_bytes``
-    what all versions that were held took at most. ``message_bytes`` is the largest message to every
-    worker that got any, ``bucket_bytes`` the largest bucket of gradients that was summed over
-    replicas.
+    ``times`` are ``time.perf_counter`` seconds, an entry an action. ``weight_bytes`` is one version
+    of the weights, ``peak_weight_bytes`` what all versions that were held took at most.
+    ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
+    largest bucket of gradients that was summed over replicas.
     ``skipped_updates`` changed nothing, since their gradients were not finite.
     """
 
@@ -380,7 +379,6 @@ class RunResult:
     peak_weight_bytes: int = 0
     message_bytes: dict[int, int] = field(default_factory=dict)
     bucket_bytes: int = 0
-    processor_seconds: list[float] = field(default_factory=list)
     skipped_updates: int = 0
 
     def later(self, seconds: float) -> RunResult:
@@ -395,7 +393,6 @@ class RunResult:
         return replace(
             self,
             times=earlier.times + self.times,
-            processor_seconds=earlier.processor_seconds + self.processor_seconds,
             peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
             bytes_sent=earlier.bytes_sent + self.bytes_sent,
             peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),

@@ -222,7 +222,7 @@ def measurement_of(
     slowest = max(paces)
     steadiness = max(min(paces) / slowest, 0.0)
     workers = tuple(
-        _usage(worker, schedule.pipeline.stage_of(worker), result, marks[0], marks[-1])
+        _usage(worker, schedule, result, marks[0], marks[-1])
         for worker, result in sorted(results.items())
     )
     return measurement_of_whole(marks, window, {}).model_copy(
@@ -234,25 +234,18 @@ def measurement_of(
     )
 
 
-def _usage(worker: int, stage: int, result: RunResult, begin: float, end: float) -> WorkerUsage:
-    inside: Sequence[tuple[float, float]] = [
-        (
-            seconds := min(action_end, end) - max(action_begin, begin),
-            # Of an action that the window's edge cuts, its share.
-            of_processor * seconds / max(action_end - action_begin, 1e-9),
-        )
-        for (action_begin, action_end), of_processor in zip(
-            result.times, result.processor_seconds, strict=True
-        )
-        if action_end > begin and action_begin < end
-    ]
-    # What takes none of the processor's time is waiting.
+def _usage(
+    worker: int, schedule: Schedule, result: RunResult, begin: float, end: float
+) -> WorkerUsage:
+    seconds = {True: 0.0, False: 0.0}
+    for action, times in zip(schedule.actions[worker], result.times, strict=True):
+        # Of an action that the window's edge cuts, the part inside.
+        seconds[action.span.computes] += max(0.0, min(times[1], end) - max(times[0], begin))
     return WorkerUsage(
         worker=worker,
-        stage=stage,
-        busy_seconds=sum(seconds for seconds, of_processor in inside if of_processor),
-        waiting_seconds=sum(seconds for seconds, of_processor in inside if not of_processor),
-        processor_seconds=sum(of_processor for _, of_processor in inside),
+        stage=schedule.pipeline.stage_of(worker),
+        busy_seconds=seconds[True],
+        waiting_seconds=seconds[False],
         peak_memory_bytes=result.peak_memory_bytes,
         bytes_sent=result.bytes_sent,
     )
@@ -263,13 +256,11 @@ class RunMeter:
     """Measures an epoch part by part, while it is trained run by run.
 
     Attributes:
-        pipeline: that runs.
         schedule: of all runs so far, one behind another; None before the first.
         results: of these.
         latest: the last part; None where it is too short yet, and the next one begins with it.
     """
 
-    pipeline: Pipeline
     schedule: Schedule | None = None
     results: Mapping[int, RunResult] = field(default_factory=dict)
     latest: Measurement | None = None
@@ -289,14 +280,14 @@ class RunMeter:
     def measure(self) -> None:
         """Measure what was added since the last measurement."""
         results, self.latest = self.results, None
+        assert self.schedule is not None
         times = [result.times[self._seen.get(worker, 0) :] for worker, result in results.items()]
         moments = [*chain(*chain(*times))]
         count, begin, end = self._minibatches, min(moments), max(moments)
         if count < _FEWEST_MINIBATCHES or end - begin < _LEAST_SECONDS:
             return
         workers = tuple(
-            _usage(worker, self.pipeline.stage_of(worker), result, begin, end)
-            for worker, result in results.items()
+            _usage(worker, self.schedule, result, begin, end) for worker, result in results.items()
         )
         whole = measurement_of_whole([begin, end], Window(0, count, 0, count), {})
         self.latest = whole.model_copy(update={"workers": workers})

@@ -265,7 +265,7 @@ class Trainer:
         """
         epoch, first, seconds = len(self.reports) + 1, self._position, 0.0
         planned = epoch > self.plan.synchronous_epochs
-        meter = self.meter = RunMeter(deployment.plan.pipeline)
+        meter = self.meter = RunMeter()
         samples = self.data.training(epoch, first)
         loaded = closing(samples.loaded) if samples.loaded else nullcontext()
         with suspended_sigchld_handler(), loaded:

@@ -51,7 +51,6 @@ class Executor:
         on_progress: called with the number of minibatches that are done.
         everyone: the group of all workers of the placement; None in an evaluation.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
-        processor_seconds: that computing took in every action of the run, without any rest.
     """
 
     runners: Sequence[Runner]
@@ -60,7 +59,6 @@ class Executor:
     on_progress: Callable[[int], None]
     everyone: dist.ProcessGroup | None = None
     speed: float = 1.0
-    processor_seconds: list[float] = field(default_factory=list)
     _received: dict[Message, list[Tensor]] = field(default_factory=dict)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
     _summed_next: frozenset[MicrobatchId] = frozenset()
@@ -86,11 +84,9 @@ class Executor:
             self.clock.mark()
             if action.span.computes:
                 emulated.begin()
-                self._perform(action)
-                self.processor_seconds.append(emulated.rest())
-            else:
-                self._perform(action)
-                self.processor_seconds.append(0.0)
+            self._perform(action)
+            if action.span.computes:
+                emulated.rest()
             self.clock.mark()
         self.mailbox.drain()
         moments = self.clock.moments()

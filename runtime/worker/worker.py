@@ -301,7 +301,6 @@ class Worker:
         last = runners[-1]
         return RunResult(
             times=times,
-            processor_seconds=executor.processor_seconds,
             losses=last.losses.take(),
             # The last of the stages is the model's last, if any is.
             scores=to_device(last.scores, CPU) if isinstance(last, EvaluationRunner) else {},

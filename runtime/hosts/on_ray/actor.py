@@ -88,7 +88,7 @@ def host_actor() -> Any:
     return HostActor
 
 
-class HostKeeper:
+class HostKeeper(LocalHost):
     """The inside of a host's actor: its workers, and its copies of the session's files.
 
     Args:
@@ -98,8 +98,7 @@ class HostKeeper:
 
     def __init__(self, workers: Sequence[int], name: str, address: str, folder: str | None) -> None:
         self._own = SessionFolder() if folder is None else None
-        self._folder = Path(self._own.name if self._own else str(folder))
-        self.host = LocalHost(workers, self._folder, name, address)
+        super().__init__(workers, Path(self._own.name if self._own else str(folder)), name, address)
         self._generation = 0
         self._watched: list[Any] = []
         self._reports: list[Report] = []
@@ -110,7 +109,7 @@ class HostKeeper:
     @property
     def facts(self) -> tuple[str, str, tuple[int, ...]]:
         """The session's folder here, what tells the machine from others, and its cores."""
-        return str(self._folder), machine_identity(), self.host.cores
+        return str(self.folder), machine_identity(), self.cores
 
     async def seconds(self) -> float:
         """Return what time it is here."""
@@ -129,37 +128,36 @@ class HostKeeper:
         async with self._one_by_one:
             if name in ("kill", "close"):
                 self._watch(())
-            order = getattr(self, name, None) or getattr(self.host, name)
-            found = await asyncio.to_thread(order, *given)
-            if name == "start":
-                self._watch(self.host.waitables())
+            found = await asyncio.to_thread(getattr(self, name), *given)
+            if name == "begin":
+                self._watch(self.waitables())
             return found
 
-    def start(self, generation: int, posts: Sequence[WorkerSpec]) -> list[int]:
+    def begin(self, generation: int, posts: Sequence[WorkerSpec]) -> list[int]:
         """Start the workers, and return their process ids."""
         self._generation = generation
         # Ray kills an actor's whole group.
-        self.host.start([replace(post, own_group=True) for post in posts])
-        return self.host.process_ids
+        self.start([replace(post, own_group=True) for post in posts])
+        return self.process_ids
 
     def write(self, file: str, content: np.ndarray[Any, Any]) -> None:
         """Write the host's copy of a file, which is there for workers once it is whole."""
-        partial = self._folder / f".{file}.partial"
+        partial = self.folder / f".{file}.partial"
         try:
             partial.write_bytes(content.data)
-            partial.replace(self._folder / file)
+            partial.replace(self.folder / file)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
 
     def read(self, file: str) -> np.ndarray[Any, Any]:
         """Return a file that a worker has written."""
-        return np.fromfile(self._folder / file, np.uint8)
+        return np.fromfile(self.folder / file, np.uint8)
 
     def close(self) -> None:
         """End the workers and remove the files; this object is of no use after that."""
         try:
-            self.host.close()
+            super().close()
         finally:
             if self._own:
                 self._own.cleanup()
@@ -174,7 +172,7 @@ class HostKeeper:
 
     def _hear(self) -> None:
         """Report what workers say until one ends, after which all are replaced."""
-        events = self.host.events(mp_connection.wait(self._watched, 0))
+        events = self.events(mp_connection.wait(self._watched, 0))
         if any(isinstance(what, Ended) for _, what in events):
             self._watch(())
         self._reports += [(self._generation, event) for event in events]

@@ -216,7 +216,7 @@ class RayHost(WorkerHost):
 
     def start(self, posts: Sequence[WorkerSpec]) -> None:
         self._generation += 1
-        self._begun = self._order("start", self._generation, tuple(posts))
+        self._begun = self._order("begin", self._generation, tuple(posts))
 
     def finish_start(self) -> None:
         self._process_ids = self._reply(self._begun)

@@ -209,7 +209,7 @@ def test_what_goes_wrong_on_a_host_is_told_with_its_name(
 
     host = host_of(actor, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(actor.keeper.host, "kill", does_not_die)
+        patch.setattr(actor.keeper, "kill", does_not_die)
         with pytest.raises(HostLost, match=r"host far: worker 1 \(process 7\) does not end"):
             host.kill()
     actor.open = Method(actor.loop, others)

@@ -82,15 +82,12 @@ def run_of(
 
 
 def results_of(timeline: Sequence[TimedAction], schedule: Schedule) -> dict[int, RunResult]:
-    """What workers say that have half of the processor's speed."""
+    """What workers say."""
     found = {}
     for worker in schedule.actions:
         own = [timed for timed in timeline if timed.worker == worker]
         times = [(timed.start, timed.end) for timed in own]
-        processor_seconds = [
-            (timed.end - timed.start) / 2 * timed.action.span.computes for timed in own
-        ]
-        found[worker] = RunResult(times, {}, {}, 0, 0, processor_seconds=processor_seconds)
+        found[worker] = RunResult(times, {}, {}, 0, 0)
     return found
 
 
@@ -132,7 +129,9 @@ def test_a_measurement_is_what_its_definition_says(run: Run) -> None:
         assert found.standard_deviation_seconds == pytest.approx(statistics.stdev(steps))
     # Also of actions that the window's edge cuts.
     for usage in found.workers:
-        assert usage.processor_seconds == pytest.approx(usage.busy_seconds / 2)
+        times = run.results[usage.worker].times
+        inside = sum(max(0.0, min(times[1], end) - max(times[0], begin)) for times in times)
+        assert usage.busy_seconds + usage.waiting_seconds == pytest.approx(inside)
 
 
 @unhurried
