@@ -218,7 +218,8 @@ class LearningJob:
         memory, session, budget = self.memory, self.session, self.given.measuring.budget
         if memory.distinct >= budget:
             return True
-        known, before, begin = memory.distinct, replace(session.spent), time.perf_counter()
+        known, begin = memory.distinct, time.perf_counter()
+        before = session.running_seconds, session.deploying_seconds
         try:
             return learn_placement(
                 memory,
@@ -230,9 +231,9 @@ class LearningJob:
                 console=console,
             )
         finally:
-            whole, spent = time.perf_counter() - begin, session.spent
-            running = spent.running_seconds - before.running_seconds
-            deploying = spent.deploying_seconds - before.deploying_seconds
+            whole = time.perf_counter() - begin
+            running = session.running_seconds - before[0]
+            deploying = session.deploying_seconds - before[1]
             console.print(
                 f"learning took {whole:.0f} s for {memory.distinct - known} placements: measuring "
                 f"{running / whole:.1%}, deploying {deploying / whole:.1%}, the agent and logging "

@@ -9,7 +9,6 @@ which every host has its own.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -383,23 +382,8 @@ class RunResult:
 
     def later(self, seconds: float) -> RunResult:
         """Return the same with times of another clock, which is ``seconds`` ahead."""
-        return replace(
-            self,
-            times=[(begin + seconds, end + seconds) for begin, end in self.times],
-        )
-
-    def after(self, earlier: RunResult) -> RunResult:
-        """Return this result together with that of the run before, but for its losses."""
-        return replace(
-            self,
-            times=earlier.times + self.times,
-            peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
-            bytes_sent=earlier.bytes_sent + self.bytes_sent,
-            peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),
-            message_bytes=Counter(earlier.message_bytes) | Counter(self.message_bytes),
-            bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
-            skipped_updates=earlier.skipped_updates + self.skipped_updates,
-        )
+        times = [(begin + seconds, end + seconds) for begin, end in self.times]
+        return replace(self, times=times)
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,6 @@ def write_checkpoint(path: Path, tree: object, what: str = "checkpoint") -> None
         ) from None
 
 
-def write_state_dict(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Write weights as torch's users know them, with the same care as a checkpoint."""
-    write_checkpoint(path, state, "state_dict")
-
-
 def write_tree(path: Path, tree: object) -> None:
     """Write ``tree`` without the care of :func:`write_checkpoint`, for files that are read once.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -56,12 +57,6 @@ _FEWEST_MINIBATCHES, _LEAST_SECONDS = 20, 1.0
 """Of a part of a training that tells how long workers take: in less, chance has too large a say."""
 
 
-def measured(session: ClusterSession, plan: ExecutionPlan, minibatches: int) -> Outcome:
-    """Return what :meth:`ClusterSession.measure` says."""
-    what = f"its placement, {plan.placement.configuration},"
-    return _tried(session, what, lambda: _measure_once(session, plan, minibatches))
-
-
 def measured_parallel(
     session: ClusterSession,
     way: ParallelWay,
@@ -103,7 +98,7 @@ def measured_parallel(
             marks, window, {rank: found[rank].peak_memory_bytes for rank in ranks}
         )
 
-    return _tried(session, f"{way} on {len(ranks)} workers", once)
+    return tried(session, f"{way} on {len(ranks)} workers", once)
 
 
 def window_of_whole(minibatches: int, method: Method, together: int = 1) -> Window:
@@ -141,7 +136,7 @@ def measurement_of_whole(
     )
 
 
-def _tried(session: ClusterSession, what: str, once: Callable[[], Measurement]) -> Outcome:
+def tried(session: ClusterSession, what: str, once: Callable[[], Measurement]) -> Outcome:
     """Measure once, and once more if a worker is lost; return why it failed."""
 
     def unstopped() -> Measurement:
@@ -167,7 +162,8 @@ def _tried(session: ClusterSession, what: str, once: Callable[[], Measurement]) 
         return FailedMeasurement(failure=failure.kind, reason=str(failure))
 
 
-def _measure_once(session: ClusterSession, plan: ExecutionPlan, minibatches: int) -> Measurement:
+def measure_once(session: ClusterSession, plan: ExecutionPlan, minibatches: int) -> Measurement:
+    """Deploy a placement and run it until it is steady, then time its messages."""
     _start_workers(session)
     deployment = session.deploy(plan)
     window = plan.window(minibatches)
@@ -252,46 +248,59 @@ def _usage(
 
 
 @dataclass
+class Stretch:
+    """What workers did in runs, one behind another, of ``minibatches`` in ``seconds``."""
+
+    minibatches: int = 0
+    seconds: float = 0.0
+    workers: dict[int, WorkerUsage] = field(default_factory=dict)
+
+    def add(self, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
+        """Take in a run."""
+        moments = [*chain(*chain(*(result.times for result in results.values())))]
+        begin, end = min(moments), max(moments)
+        self.minibatches += schedule.minibatches
+        self.seconds += end - begin
+        for worker, result in results.items():
+            now = _usage(worker, schedule, result, begin, end)
+            if before := self.workers.get(worker):
+                summed = ("busy_seconds", "waiting_seconds", "bytes_sent")
+                both = {name: getattr(before, name) + getattr(now, name) for name in summed}
+                both["peak_memory_bytes"] = max(before.peak_memory_bytes, now.peak_memory_bytes)
+                now = now.model_copy(update=both)
+            self.workers[worker] = now
+
+
 class RunMeter:
     """Measures an epoch part by part, while it is trained run by run.
 
     Attributes:
-        schedule: of all runs so far, one behind another; None before the first.
-        results: of these.
+        whole: all runs so far.
+        results: of the last one.
+        skipped: updates of every worker.
         latest: the last part; None where it is too short yet, and the next one begins with it.
     """
 
-    schedule: Schedule | None = None
-    results: Mapping[int, RunResult] = field(default_factory=dict)
-    latest: Measurement | None = None
-    _minibatches: int = 0
-    _seen: Mapping[int, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.whole, self._part = Stretch(), Stretch()
+        self.results: Mapping[int, RunResult] = {}
+        self.skipped = Counter[int]()
+        self.latest: Measurement | None = None
 
     def add(self, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
         """Take in what workers have done in a run."""
-        self._minibatches += schedule.minibatches
-        if self.schedule is not None:
-            before = self.schedule.actions
-            actions = {worker: before[worker] + own for worker, own in schedule.actions.items()}
-            schedule = replace(schedule, actions=actions)
-            results = {worker: own.after(self.results[worker]) for worker, own in results.items()}
-        self.schedule, self.results = schedule, results
+        self.whole.add(schedule, results)
+        self._part.add(schedule, results)
+        self.results = results
+        self.skipped.update({worker: one.skipped_updates for worker, one in results.items()})
 
     def measure(self) -> None:
         """Measure what was added since the last measurement."""
-        results, self.latest = self.results, None
-        assert self.schedule is not None
-        times = [result.times[self._seen.get(worker, 0) :] for worker, result in results.items()]
-        moments = [*chain(*chain(*times))]
-        count, begin, end = self._minibatches, min(moments), max(moments)
-        if count < _FEWEST_MINIBATCHES or end - begin < _LEAST_SECONDS:
-            return
-        workers = tuple(
-            _usage(worker, self.schedule, result, begin, end) for worker, result in results.items()
-        )
-        whole = measurement_of_whole([begin, end], Window(0, count, 0, count), {})
-        self.latest = whole.model_copy(update={"workers": workers})
-        self._minibatches, self._seen = 0, {w: len(r.times) for w, r in results.items()}
+        part, self.latest = self._part, None
+        if (count := part.minibatches) >= _FEWEST_MINIBATCHES and part.seconds >= _LEAST_SECONDS:
+            whole = measurement_of_whole([0.0, part.seconds], Window(0, count, 0, count), {})
+            workers = tuple(part.workers.values())
+            self.latest, self._part = whole.model_copy(update={"workers": workers}), Stretch()
 
 
 def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:

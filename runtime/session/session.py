@@ -47,7 +47,7 @@ from drlpp.runtime.ipc.protocol import (
 )
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.session.measuring import measured, measured_parallel
+from drlpp.runtime.session.measuring import measure_once, measured_parallel, tried
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.profiling import profiled
 from drlpp.runtime.session.worker_group import WorkerGroup
@@ -110,7 +110,7 @@ class ClusterSession(WorkerGroup):
         memory_bytes: of every worker's accelerator, None where it is not limited.
         accelerators: how many workers there are.
         folder: of the session's temporary files on this host.
-        spent: where the time went so far.
+        deploying_seconds, running_seconds: where the time went so far.
         lent: what the samples were made of that the workers hold, if whoever gave them noted it.
         note: as in the arguments.
         ray_address: of the Ray cluster that the workers run on, if they do.
@@ -231,7 +231,7 @@ class ClusterSession(WorkerGroup):
             # Workers have it mapped as long as they need it.
             self.remove_file(lent)
         seconds = time.perf_counter() - begin
-        self.spent.deploying_seconds += seconds
+        self.deploying_seconds += seconds
         uncompiled = {
             stage: why for reasons in answers.values() if reasons for stage, why in reasons.items()
         }
@@ -363,7 +363,9 @@ class ClusterSession(WorkerGroup):
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         self.timeline = ()
-        return measured(self, self.plan(placement, method), minibatches)
+        plan = self.plan(placement, method)
+        what = f"its placement, {plan.placement.configuration},"
+        return tried(self, what, lambda: measure_once(self, plan, minibatches))
 
     def measure_parallel(
         self, way: ParallelWay, workers: int, minibatches: int = 30, method: Method | None = None

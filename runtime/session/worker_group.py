@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from multiprocessing import connection as mp_connection
 from operator import methodcaller
@@ -58,14 +58,6 @@ _LOOK_SECONDS = 1.0
 _Answer = TypeVar("_Answer")
 
 
-@dataclass
-class TimeSpent:
-    """Where a session's time went, in seconds: preparing trials, and running them."""
-
-    deploying_seconds: float = 0.0
-    running_seconds: float = 0.0
-
-
 class WorkerGroup(PresentHosts):
     """Workers on any number of hosts, numbered from 0, which all know the model.
 
@@ -82,7 +74,7 @@ class WorkerGroup(PresentHosts):
     Attributes:
         devices: of every worker that has been prepared.
         stages: that the workers hold, to name that of one that is lost.
-        spent: where the time went.
+        deploying_seconds, running_seconds: where the time went: preparing trials, running them.
         generation: how many sets of workers there have been.
         longest_silence_seconds: without a word from any worker while one was waited for.
         stops: how often this process was stopped (Ctrl-Z) while it waited for workers.
@@ -106,7 +98,7 @@ class WorkerGroup(PresentHosts):
         self.memory_bytes = memory_bytes or (None,) * len(speeds)
         self.devices: dict[int, DeviceFacts] = {}
         self.stages: Mapping[int, int] = {}
-        self.spent = TimeSpent()
+        self.deploying_seconds = self.running_seconds = 0.0
         self.generation = 0
         self.longest_silence_seconds = 0.0
         self.stops = 0
@@ -253,7 +245,7 @@ class WorkerGroup(PresentHosts):
         """Do the same for commands that count as running, not as deploying."""
         begin = time.perf_counter()
         answers = self.command(commands, **options)
-        self.spent.running_seconds += time.perf_counter() - begin
+        self.running_seconds += time.perf_counter() - begin
         return answers
 
     def _patience(self, commands: Mapping[int, Command]) -> float:
@@ -268,7 +260,7 @@ class WorkerGroup(PresentHosts):
             return given
         usual = max(_USUAL_SILENCES * self.longest_silence_seconds, TimeLimits.least_answer_seconds)
         # Of a file nobody hears until all is written, however much it is.
-        return usual if self.spent.running_seconds and Collect not in kinds else max(usual, first)
+        return usual if self.running_seconds and Collect not in kinds else max(usual, first)
 
     def _wait_for_answers(
         self,

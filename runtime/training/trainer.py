@@ -17,7 +17,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment, RunOptions
 from drlpp.runtime.ipc.protocol import Progress
-from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_state_dict
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.session.measuring import RunMeter
 from drlpp.runtime.session.session import ClusterSession
@@ -174,7 +174,7 @@ class Trainer:
         self.reports = (*before, report)
         stopping = self.plan.early_stopping
         if stopping and stopping.best(self.reports) == report:
-            write_state_dict(self.best, self.session.collect(deployment)[0])
+            write_checkpoint(self.best, self.session.collect(deployment)[0], "state_dict")
         # Not before: whoever has lost a worker here evaluates again, and writes the weights.
         self._evaluated = report
         log.epoch(report, self.data.batch_size)
@@ -343,11 +343,10 @@ class Trainer:
         self, deployment: Deployment, log: TrainingLog, meter: RunMeter, speed: float
     ) -> None:
         """Note that an epoch is done; it is still to be evaluated."""
-        epoch, results = len(self.reports) + 1, meter.results
-        assert meter.schedule is not None
-        log.workers(epoch, meter.schedule, results)
+        epoch = len(self.reports) + 1
+        log.workers(epoch, meter.whole)
         # Asynchronous stages skip updates each on their own; the largest number is reported.
-        if skipped := max(result.skipped_updates for result in results.values()):
+        if skipped := max(meter.skipped.values()):
             scale = deployment.plan.method.applied_loss_scale
             self.observer.on_note(
                 f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {skipped} "

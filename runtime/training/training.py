@@ -16,7 +16,7 @@ from drlpp.models.model_reference import Model
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.placement.plan import Plan
 from drlpp.runtime.device.emulation import checked_speeds
-from drlpp.runtime.ipc.tensor_file import write_state_dict
+from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
 from drlpp.runtime.loading.loaders import Loader, Unpack
 from drlpp.runtime.session.session import ClusterSession
@@ -306,7 +306,7 @@ class PipelineTrainer:
                 state = trainer.train(self._plan)
             else:
                 state = ElasticTraining(trainer, self._elastic, self._planner).train()
-        write_state_dict(folder / "model.pt", state)
+        write_checkpoint(folder / "model.pt", state, "state_dict")
         return TrainingResult(state, trainer.reports, folder)
 
 

@@ -8,11 +8,8 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.io.files import reporting_disk_errors
-from drlpp.runtime.ipc.protocol import RunResult
-from drlpp.runtime.session.measuring import timeline_of
+from drlpp.runtime.session.measuring import Stretch
 from drlpp.runtime.training.training_plan import EpochReport
-from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.timeline import spans_of, time_use
 
 
 class TrainingLog:
@@ -52,15 +49,14 @@ class TrainingLog:
         for step, loss in sorted(losses.items()):
             self._write({"train/loss": loss, "train/learning_rate": rates[step]}, step)
 
-    def workers(self, epoch: int, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
-        """Write where the time of every worker went in an epoch, and its memory."""
-        timeline = timeline_of(schedule, results)
-        if timeline:
-            end = max(timed.end for timed in timeline)
-            for use in time_use(spans_of(timeline), 0.0, end):
-                self._write({f"utilisation/worker_{use.worker}": use.utilisation}, epoch)
-        for worker, result in results.items():
-            self._write({f"memory_bytes/worker_{worker}": result.peak_memory_bytes}, epoch)
+    def workers(self, epoch: int, stretch: Stretch) -> None:
+        """Write which part of an epoch every worker computed, and its memory."""
+        for worker, usage in stretch.workers.items():
+            values = {
+                f"utilisation/worker_{worker}": usage.busy_seconds / stretch.seconds,
+                f"memory_bytes/worker_{worker}": usage.peak_memory_bytes,
+            }
+            self._write(values, epoch)
 
     def epoch(self, report: EpochReport, batch_size: int) -> None:
         """Write the results of an epoch, with minibatches of ``batch_size`` samples."""
