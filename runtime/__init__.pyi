@@ -8,7 +8,6 @@ from .reference.reference import ReferenceExecutor as ReferenceExecutor
 from .reference.reference import run_reference as run_reference
 from .session.profiling import load_or_measure_profile as load_or_measure_profile
 from .session.session import ClusterSession as ClusterSession
-from .session.worker_group import TimeSpent as TimeSpent
 from .stage.minibatches import Minibatches as Minibatches
 from .training.checkpoints import export_weights as export_weights
 from .training.training import PipelineTrainer as PipelineTrainer
