@@ -26,8 +26,6 @@ from drlpp.specs.data import Samples, fitting, has_no_targets
 Unpack = Callable[[Any], tuple[Batch, Batch | None]]
 """Makes ``(inputs, targets)`` of what a loader gives, structured as the model takes them."""
 
-Loader = DataLoader
-
 TRAINING, HELD_OUT = "the training loader", "the held-out loader"
 """What errors and notes call the two loaders of a training."""
 
@@ -55,7 +53,7 @@ def suspended_sigchld_handler() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
-def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> Generator[Any]:
+def iterate(loader: DataLoader, seed: int, epoch: int = 1, name: str = TRAINING) -> Generator[Any]:
     """Yield what a loader gives in an epoch, as if ``torch.manual_seed(seed)`` preceded it.
 
     Samplers and data sets with ``set_epoch`` get the epoch; it is counted from 1 here and
@@ -74,7 +72,7 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
                 torch.set_rng_state(state)
                 try:
                     if iterator is None:
-                        begin_epoch(loader, epoch - 1)
+                        _begin_epoch(loader, epoch - 1)
                         if loader.num_workers:
                             # Their sockets go where they are removed even if all is killed.
                             keep_socket_folder()
@@ -101,7 +99,7 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = TRAINING) -> 
         _end_processes(loader, iterator)
 
 
-def _end_processes(loader: Loader, iterator: object) -> None:
+def _end_processes(loader: DataLoader, iterator: object) -> None:
     """End the processes of a loader that has ended or was given up.
 
     Torch asks them to end by a queue, and then waits: for 5 s for each that is frozen, and also for
@@ -151,7 +149,7 @@ class Unpacker:
             where, samples = f"a batch of {loader}", self._by_position(batch)
         return pytree.tree_map(torch.clone, fitting(samples, self._examples, where, _PADDING))
 
-    def known_samples(self, loader: Loader) -> int | None:
+    def known_samples(self, loader: DataLoader) -> int | None:
         """Return how many samples an epoch gives, None where only loading them would show it.
 
         A function that collates or unpacks samples may make more or fewer of them, and so may each
@@ -214,7 +212,7 @@ _PADDING = (
 )
 
 
-def minibatches_of(loader: Loader) -> int | None:
+def minibatches_of(loader: DataLoader) -> int | None:
     """Return the whole minibatches of an epoch by a loader's length, None if it has none."""
     batches: Any = loader.batch_sampler
     with suppress(TypeError, AttributeError):
@@ -226,7 +224,7 @@ def minibatches_of(loader: Loader) -> int | None:
     return None
 
 
-def begin_epoch(loader: DataLoader, number: int) -> None:
+def _begin_epoch(loader: DataLoader, number: int) -> None:
     """Prepare a loader for an epoch, counted from 0, whatever epochs it has seen before.
 
     Samplers and data sets that order their samples by the epoch, such as ``DistributedSampler``,

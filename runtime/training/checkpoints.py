@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
+from drlpp.errors import InvalidFile, StorageFailure
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.files import replacing
 from drlpp.io.quantities import Count
@@ -159,18 +159,13 @@ class CheckpointParts:
     run's folder is a copy of the index.
 
     Raises:
-        InvalidInput: it cannot be opened, or the run keeps its checkpoint elsewhere.
+        InvalidInput: it cannot be opened.
     """
 
     def __init__(self, location: str, folder: Path) -> None:
         self._storage = storage_at(location)
         self._copy = folder / _INDEX
         self._number = 0
-        if (folder / CHECKPOINT_NAME).exists():
-            raise InvalidInput(
-                f"{folder / CHECKPOINT_NAME} is the checkpoint of this run; leave out checkpoints "
-                f"({location}), or begin in another folder"
-            )
 
     def __str__(self) -> str:
         return self._storage.location

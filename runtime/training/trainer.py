@@ -15,7 +15,7 @@ from drlpp.errors import DRLPPError, InvalidFile, NotFinite, RunFailure
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.deployment import Deployment, RunOptions
+from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.ipc.protocol import Progress
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.loading.loaders import suspended_sigchld_handler
@@ -97,13 +97,13 @@ class Trainer:
 
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
-        deployment = self._deploy(placement)
+        self._deploy(placement)
         if note := self.plan.check_not_beyond(len(self.reports), self._position):
             self.observer.on_note(note)
-        self._until(self.plan.epochs * self._count, deployment)
+        self._until(self.plan.epochs * self._count)
         if self.plan.early_stopping:
             return self._read_best()
-        return self.session.collect(deployment)[0]
+        return self.session.collect(self._deployment)[0]
 
     def train_until(
         self, placement: Placement | Candidate | ExecutionPlan, minibatches: int
@@ -112,13 +112,13 @@ class Trainer:
 
         The pipeline drains there, as at the end of an epoch.
         """
-        deployment = self._deploy(placement)
+        self._deploy(placement)
         first = self._done
-        seconds = self._until(minibatches, deployment)
+        seconds = self._until(minibatches)
         if self.reports and not self._position:
             evaluation = self.reports[-1].held_out_loss, self.reports[-1].score
         else:
-            evaluation = self._evaluate(deployment)
+            evaluation = self._evaluate()
         return Stint(first, self._done, seconds, *evaluation)
 
     @property
@@ -126,7 +126,7 @@ class Trainer:
         """The minibatches that are done in all."""
         return len(self.reports) * self._count + self._position
 
-    def _until(self, minibatches: int, deployment: Deployment) -> float:
+    def _until(self, minibatches: int) -> float:
         """Train until so many minibatches are done, or early stopping ends it.
 
         Every whole epoch is evaluated behind its checkpoint.
@@ -135,23 +135,23 @@ class Trainer:
             The seconds of training alone.
         """
         stopping, seconds = self.plan.early_stopping, 0.0
-        with closing(TrainingLog(self.folder, first=self._done)) as log:
+        with closing(TrainingLog(self.folder, first=self._done)) as self._log:
             if not self._is_evaluated:
-                self._end_epoch(deployment, log)
+                self._end_epoch()
             while self._done < minibatches and not (stopping and stopping.is_over(self.reports)):
                 left = minibatches - len(self.reports) * self._count
                 with self._telling_why_and_the_way_on():
-                    seconds += self._epoch(deployment, log, min(left, self._count))
+                    seconds += self._epoch(min(left, self._count))
                 if not self._position:
-                    self._end_epoch(deployment, log)
+                    self._end_epoch()
                     if left > self._count and self.on_checkpoint:
                         self.on_checkpoint()
         return seconds
 
-    def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> Deployment:
+    def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> None:
         """Deploy the checkpoint, if there is one."""
         plan, file = self.session.plan(placement), self._restore()
-        return self.session.deploy(plan, optimizer=self.optimizer, checkpoint=file)
+        self._deployment = self.session.deploy(plan, optimizer=self.optimizer, checkpoint=file)
 
     @property
     def _is_evaluated(self) -> bool:
@@ -160,11 +160,11 @@ class Trainer:
             return True
         return self.reports[-1].held_out_loss is not None
 
-    def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
+    def _end_epoch(self) -> None:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
         *before, report = self.reports
         try:
-            held_out_loss, score = self._evaluate(deployment)
+            held_out_loss, score = self._evaluate()
         except DRLPPError as error:
             raise type(error)(
                 f"evaluating epoch {report.epoch}, which is saved, and is evaluated again when "
@@ -174,10 +174,10 @@ class Trainer:
         self.reports = (*before, report)
         stopping = self.plan.early_stopping
         if stopping and stopping.best(self.reports) == report:
-            write_checkpoint(self.best, self.session.collect(deployment)[0], "state_dict")
+            write_checkpoint(self.best, self.session.collect(self._deployment)[0], "state_dict")
         # Not before: whoever has lost a worker here evaluates again, and writes the weights.
         self._evaluated = report
-        log.epoch(report, self.data.batch_size)
+        self._log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
 
     def _restore(self) -> Path | None:
@@ -245,17 +245,17 @@ class Trainer:
             "--resume (in Python resume=True) continues there"
         )
 
-    def _save(self, deployment: Deployment) -> None:
+    def _save(self) -> None:
         facts = {
             "epochs": [asdict(report) for report in self.reports],
             "position": self._position,
             "losses": self._losses,
             "data": self.data.state(),
         }
-        self.store.save(self.session, deployment, facts)
+        self.store.save(self.session, self._deployment, facts)
         self.saved = len(self.reports), self._position
 
-    def _epoch(self, deployment: Deployment, log: TrainingLog, end: int) -> float:
+    def _epoch(self, end: int) -> float:
         """Do the minibatches of the next epoch that are not done yet and come before ``end``.
 
         There, and on the way where they are due, are checkpoints.
@@ -264,31 +264,26 @@ class Trainer:
             The seconds of training, without those of checkpoints.
         """
         epoch, first, seconds = len(self.reports) + 1, self._position, 0.0
-        planned = epoch > self.plan.synchronous_epochs
-        meter = self.meter = RunMeter()
+        plan, planned = self._deployment.plan, epoch > self.plan.synchronous_epochs
+        self.meter = RunMeter()
         samples = self.data.training(epoch, first)
         loaded = closing(samples.loaded) if samples.loaded else nullcontext()
         with suspended_sigchld_handler(), loaded:
-            for stop in self.plan.stops(deployment.plan, first, end):
-                seconds += self._run(deployment, log, samples, stop, (first, seconds))
+            for stop in self.plan.stops(plan, first, end):
+                seconds += self._run(self.meter, samples, stop, (first, seconds))
                 if self.on_checkpoint and planned:
-                    meter.measure()
+                    self.meter.measure()
                 if stop < self._count:
-                    self._save(deployment)
+                    self._save()
                 if stop < end and self.on_checkpoint:
                     self.on_checkpoint()
         if end == self._count:
-            self._report(deployment, log, meter, (end - first) / seconds)
-            self._save(deployment)
+            self._report(self.meter, (end - first) / seconds)
+            self._save()
         return seconds
 
     def _run(
-        self,
-        deployment: Deployment,
-        log: TrainingLog,
-        samples: RunOptions,
-        stop: int,
-        before: tuple[int, float],
+        self, meter: RunMeter, samples: RunOptions, stop: int, before: tuple[int, float]
     ) -> float:
         """Do the next minibatches of the epoch, those before ``stop``, until the pipeline is empty.
 
@@ -319,7 +314,7 @@ class Trainer:
             through = done + progress.through
             live.update(_numbered(done, progress.losses))
             passed = {part: live.pop(part) for part in list(live) if part[0] < through}
-            self._log(log, epoch, passed)
+            self._write_losses(passed)
             logged.update(minibatch for minibatch, _ in passed)
             started, seconds = before
             speed = (through - started) / (seconds + time.perf_counter() - begin)
@@ -327,27 +322,23 @@ class Trainer:
                 ProgressReport(epoch, through, self._count, progress.loss, speed)
             )
 
-        schedule, results = self.session.run(deployment, count, options, on_progress=tell)
+        ran = self.session.run(self._deployment, count, options, on_progress=tell)
         seconds = time.perf_counter() - begin
-        assert self.meter is not None
-        self.meter.add(schedule, results)
+        meter.add(*ran)
         losses = dict[MicrobatchId, float]()
-        for result in results.values():
+        for result in ran[1].values():
             losses |= _numbered(done, result.losses)
-        left = {part: loss for part, loss in losses.items() if part[0] not in logged}
-        self._log(log, epoch, left)
+        self._write_losses({part: losses[part] for part in losses if part[0] not in logged})
         self._position, self._losses = stop, self._losses | losses
         return seconds
 
-    def _report(
-        self, deployment: Deployment, log: TrainingLog, meter: RunMeter, speed: float
-    ) -> None:
+    def _report(self, meter: RunMeter, speed: float) -> None:
         """Note that an epoch is done; it is still to be evaluated."""
         epoch = len(self.reports) + 1
-        log.workers(epoch, meter.whole)
+        self._log.workers(epoch, meter.whole)
         # Asynchronous stages skip updates each on their own; the largest number is reported.
         if skipped := max(meter.skipped.values()):
-            scale = deployment.plan.method.applied_loss_scale
+            scale = self._deployment.plan.method.applied_loss_scale
             self.observer.on_note(
                 f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {skipped} "
                 f"of its updates; a loss_scale below {scale:g} may help"
@@ -362,21 +353,21 @@ class Trainer:
         )
         self.reports, self._position, self._losses = (*self.reports, report), 0, {}
 
-    def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
-        """Write about minibatches of an epoch."""
-        first = (epoch - 1) * self._count
-        means = {first + minibatch: loss for minibatch, loss in _mean_losses(losses).items()}
-        unchanged = self.optimizer.rate
-        log.minibatches(
-            means, {step: self._rates[step] if self._rates else unchanged for step in means}
-        )
+    def _write_losses(self, losses: Mapping[MicrobatchId, float]) -> None:
+        """Write about minibatches of the epoch."""
+        first = len(self.reports) * self._count
+        for minibatch, loss in _mean_losses(losses).items():
+            step = first + minibatch
+            rate = self._rates[step] if self._rates else self.optimizer.rate
+            self._log.minibatch(step, loss, rate)
 
-    def _evaluate(self, deployment: Deployment) -> tuple[float | None, float | None]:
+    def _evaluate(self) -> tuple[float | None, float | None]:
         """Return loss and score on held-out data, None where there are none."""
         count = self.data.held_out_count
         if not count.samples:
             return None, None
-        found = self.session.evaluate(deployment, count.minibatches, self.data.evaluation())
+        evaluation = self.data.evaluation()
+        found = self.session.evaluate(self._deployment, count.minibatches, evaluation)
         score = None if found.scores is None else count.mean_score(found.scores)
         return count.mean_loss(found.losses), score
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from drlpp.capturing.capture import CapturedModel, capture, microbatch_size
 from drlpp.errors import InvalidInput, InvalidPlacement
@@ -18,7 +19,7 @@ from drlpp.placement.plan import Plan
 from drlpp.runtime.device.emulation import checked_speeds
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.loading.loaders import Loader, Unpack
+from drlpp.runtime.loading.loaders import Unpack
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoints import CheckpointParts
 from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
@@ -29,7 +30,6 @@ from drlpp.runtime.training.training_plan import (
     EpochReport,
     TrainerCallbacks,
     TrainingPlan,
-    training_settings,
 )
 from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import Method
@@ -225,8 +225,8 @@ class PipelineTrainer:
 
     def fit(
         self,
-        data: str | Data | Loader,
-        held_out: Loader | None = None,
+        data: str | Data | DataLoader,
+        held_out: DataLoader | None = None,
         *,
         epochs: int = 5,
         unpack: Unpack | None = None,
@@ -275,14 +275,9 @@ class PipelineTrainer:
         # Whatever cannot work is reported before the folder is claimed.
         check_length(self._plan.pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
-        settings = training_settings(self.document, self.optimizer, source, plan, self.seed)
-        settings["checkpoints"] = self.checkpoints
+        settings, note = self._settings(source, plan), self.observer.on_note
         with open_run_folder(
-            self.out,
-            "drlpp train",
-            settings,
-            resume=self.resume,
-            note=self.observer.on_note,
+            self.out, "drlpp train", settings, resume=self.resume, note=note
         ) as folder:
             store = None
             if self.checkpoints is not None:
@@ -293,6 +288,22 @@ class PipelineTrainer:
                         "Python resume=True), or give another place for checkpoints"
                     )
             return self._train(source, plan, folder, store)
+
+    def _settings(self, source: TrainingData, plan: TrainingPlan) -> dict[str, object]:
+        """Return what decides the result: a checkpoint is refused where any of it differs."""
+        return {
+            "model": self.document.model.model_dump(),
+            "graph_fingerprint": self.document.graph_fingerprint,
+            "data": source.name,
+            "samples_fingerprint": source.fingerprint,
+            "minibatches": source.minibatches,
+            "optimizer": self.optimizer.settings,
+            "learning_rate": plan.learning_rate.settings if plan.learning_rate else None,
+            "synchronous_epochs": plan.synchronous_epochs,
+            "early_stopping": plan.early_stopping.model_dump() if plan.early_stopping else None,
+            "seed": self.seed,
+            "checkpoints": self.checkpoints,
+        }
 
     def _train(
         self, source: TrainingData, plan: TrainingPlan, folder: Path, store: CheckpointParts | None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, InvalidInput
@@ -19,7 +20,6 @@ from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.loading.loaders import (
     HELD_OUT,
     TRAINING,
-    Loader,
     Unpack,
     Unpacker,
     generators_of,
@@ -341,7 +341,7 @@ class LoadedData(TrainingData):
             f"minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
         )
 
-    def _first(self, loader: Loader, name: str) -> int:
+    def _first(self, loader: DataLoader, name: str) -> int:
         """Return the samples of the first minibatch, which fits, before any worker starts."""
         with preserve_rng_state(loader):
             batch = next(iterate(loader, epoch_seed(self._seed, 0), name=name), None)
@@ -383,8 +383,8 @@ def _primed(minibatches: Generator[Samples]) -> Generator[Samples]:
 
 
 def training_data(
-    data: str | Data | Loader,
-    held_out: Loader | None,
+    data: str | Data | DataLoader,
+    held_out: DataLoader | None,
     unpack: Unpack | None,
     minibatches: int | None,
     *,
@@ -398,19 +398,19 @@ def training_data(
         InvalidInput: anything given does not fit.
     """
     name, task = data if isinstance(data, str) else None, captured.task
-    if not isinstance(data, str | Data | Loader):
+    if not isinstance(data, str | Data | DataLoader):
         raise InvalidInput(
             f"data to train on is a {type(data).__name__}; expected a name, "
             "package.module:factory, drlpp.specs.data.Data, or a torch.utils.data.DataLoader, "
             "such as DataLoader(TensorDataset(inputs, targets), batch_size)"
         )
-    if not isinstance(held_out, Loader | None):
+    if not isinstance(held_out, DataLoader | None):
         raise InvalidInput(
             f"held_out is a {type(held_out).__name__}; expected a torch.utils.data.DataLoader"
         )
-    found: Data | Loaders | Loader
+    found: Data | Loaders | DataLoader
     found = load_data(data, task.inputs, task.targets) if isinstance(data, str) else data
-    if isinstance(found, Loader):
+    if isinstance(found, DataLoader):
         found = Loaders(found, held_out)
     elif held_out is not None:
         raise InvalidInput(

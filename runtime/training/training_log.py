@@ -41,13 +41,9 @@ class TrainingLog:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
 
-    def minibatches(self, losses: Mapping[int, float], rates: Mapping[int, float]) -> None:
-        """Write losses and learning rates of minibatches, numbered from the beginning of training.
-
-        Each is written once.
-        """
-        for step, loss in sorted(losses.items()):
-            self._write({"train/loss": loss, "train/learning_rate": rates[step]}, step)
+    def minibatch(self, number: int, loss: float, rate: float) -> None:
+        """Write loss and learning rate of a minibatch, numbered from the beginning of training."""
+        self._write({"train/loss": loss, "train/learning_rate": rate}, number)
 
     def workers(self, epoch: int, stretch: Stretch) -> None:
         """Write which part of an epoch every worker computed, and its memory."""

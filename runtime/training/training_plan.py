@@ -15,7 +15,6 @@ from drlpp.errors import InvalidInput
 from drlpp.io.documents import Record, first_problem
 from drlpp.io.files import append, cut_off, read_lines
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.training.training_data import TrainingData
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -240,25 +239,3 @@ class TrainingPlan:
                 f"of epoch {self.epochs}"
             )
         return None
-
-
-def training_settings(
-    document: PlacementFile,
-    optimizer: OptimizerSpec,
-    source: TrainingData,
-    plan: TrainingPlan,
-    seed: int,
-) -> dict[str, object]:
-    """Return what decides the result: a checkpoint is refused where any of it differs."""
-    return {
-        "model": document.model.model_dump(),
-        "graph_fingerprint": document.graph_fingerprint,
-        "data": source.name,
-        "samples_fingerprint": source.fingerprint,
-        "minibatches": source.minibatches,
-        "optimizer": optimizer.settings,
-        "learning_rate": plan.learning_rate.settings if plan.learning_rate else None,
-        "synchronous_epochs": plan.synchronous_epochs,
-        "early_stopping": plan.early_stopping.model_dump() if plan.early_stopping else None,
-        "seed": seed,
-    }

@@ -244,7 +244,8 @@ def test_everything_is_written_once_also_when_training_goes_on(
 def test_minibatches_behind_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
     for first, losses in ((0, {0: 5.0, 2: 5.2, 1: 5.1, 5: 5.5}), (2, {3: 6.3, 2: 6.2})):
         with closing(TrainingLog(tmp_path, first)) as log:
-            log.minibatches(losses, dict.fromkeys(range(6), 0.1))
+            for minibatch, loss in losses.items():
+                log.minibatch(minibatch, loss, 0.1)
     losses = _steps(tmp_path)["train/loss"]
     assert losses == pytest.approx({0: 5.0, 1: 5.1, 2: 6.2, 3: 6.3})
 

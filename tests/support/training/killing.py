@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from drlpp.runtime import Deployment
 from drlpp.runtime.training.trainer import Trainer
 
 
@@ -19,8 +18,8 @@ def killed_after_saving(times: int) -> Iterator[None]:
     save = Trainer._save
     saved = []
 
-    def save_and_stop(trainer: Trainer, deployment: Deployment, **how: bool) -> None:
-        save(trainer, deployment, **how)
+    def save_and_stop(trainer: Trainer) -> None:
+        save(trainer)
         saved.append(True)
         if len(saved) == times:
             raise _Stopped

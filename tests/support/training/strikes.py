@@ -9,7 +9,7 @@ import pytest
 
 from drlpp.io.files import read_lines
 from drlpp.io.run_folder import CHANGES_NAME
-from drlpp.runtime import Deployment, TrainerCallbacks
+from drlpp.runtime import TrainerCallbacks
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import WorkersChanged
 
@@ -51,8 +51,8 @@ class Strikes:
         save = Trainer._save
         timers: list[Timer] = []
 
-        def save_and_strike(trainer: Trainer, deployment: Deployment, **how: bool) -> None:
-            save(trainer, deployment, **how)
+        def save_and_strike(trainer: Trainer) -> None:
+            save(trainer)
             known = len(changes_in(self._folder))
             self._saved = self._saved + 1 if known >= self._struck else 0
             if self._saved == 3 and self._left:
