@@ -8,8 +8,8 @@ replicas hold many weights the rule is too low, and a search that goes by it end
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy
 
@@ -20,8 +20,7 @@ from drlpp.schedule.actions import BUCKET_BYTES
 from drlpp.specs.cluster import Cluster
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Gradients that replicas sum at once: their bytes, and when they are there.
 
     ``ready`` is the part of the operators' backward passes after which that is; the last operators

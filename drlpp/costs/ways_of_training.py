@@ -143,7 +143,7 @@ class WaysOfTraining:
         operators = tuple(range(len(workload)))
         self._work = self._workload.stage(operators, last=True)
         # The last of the model first.
-        self._blocks = [(b.bytes_, b.ready) for b in buckets_of(self._workload, operators)]
+        self._blocks = buckets_of(self._workload, operators)
 
     def best(self) -> list[PredictedWay]:
         """Return each way that is possible, on the accelerators on which it is fastest and fits.

@@ -45,9 +45,6 @@ def stages_source(links: Sequence[Link], captured: CapturedModel, version: str) 
         links: all stages.
         captured: the model, for one microbatch.
         version: of drlpp.
-
-    Raises:
-        InvalidModel: a stage cannot be written as source.
     """
     head = _HEAD.format(
         model=captured.reference,
@@ -83,7 +80,7 @@ def _stage_class(link: Link, captured: CapturedModel) -> str:
         name=f"Stage{program.stage}",
         doc=f"Stage {program.stage}; reads what {what} gives.",
         init="".join(f"{line}\n" for line in init),
-        forward=_forward(_stage_graph(link, captured)),
+        forward=_forward(_stage_graph(link)),
     )
 
 
@@ -104,7 +101,7 @@ def _owned(kind: str, name: str, value: Tensor, how: str) -> str:
     return f"        support.add_{kind}(self, {name!r}, {empty}, {how})"
 
 
-def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:
+def _stage_graph(link: Link) -> fx.Graph:
     """Return the graph of a stage that takes what arrives, then inputs, and has its own weights."""
     program = link.program
     graph = fx.Graph()
@@ -121,7 +118,7 @@ def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:
         values[node] = known[argument]
     outputs = graph.graph_copy(program.function.graph, values)
     assert isinstance(outputs, tuple)
-    _check(graph, captured)
+    _call_the_bundles(graph)
     # torch sends tensors that are laid out in one piece only.
     contiguous = torch.ops.aten.contiguous.default
     made: dict[Argument, fx.Node] = {
@@ -134,8 +131,8 @@ def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:
     return graph
 
 
-def _check(graph: fx.Graph, captured: CapturedModel) -> None:
-    """Refuse what cannot be written as source, and let the rest call what a bundle has."""
+def _call_the_bundles(graph: fx.Graph) -> None:
+    """Let nodes that call ours call what a bundle has."""
     for node in graph.nodes:
         if node.target is without_autocast:
             # Passes of a bundle have no autocast.

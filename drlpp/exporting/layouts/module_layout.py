@@ -131,8 +131,8 @@ def nearest_layout(
         moved.validate_for(graph, 1 + max(moved.accelerators))
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{graph.model} cannot be cut between modules: {error}") from None
-    notes = list(nearest.notes)
-    for unit, stage in zip(computing, chosen, strict=True):
+    notes, assigned = list(nearest.notes), list(zip(computing, chosen, strict=True))
+    for unit, stage in assigned:
         before = sorted({stage_of[operator] for operator in unit.operators})
         if before != [stage]:
             what = "is cut inside, over stages" if len(before) > 1 else "is in stage"
@@ -140,11 +140,10 @@ def nearest_layout(
                 f"{unit.modules[-1]} {what} {' and '.join(map(str, before))}; in the export it is "
                 f"in stage {stage} as a whole"
             )
-    assigned = dict(zip(computing, chosen, strict=True))
     return Nearest(
         replace(nearest.candidate, placement=moved),
         tuple(notes),
-        tuple(tuple(unit for unit in computing if assigned[unit] == k) for k in range(stages)),
+        tuple(tuple(unit for unit, stage in assigned if stage == k) for k in range(stages)),
     )
 
 
