@@ -48,14 +48,10 @@ class Blocks:
         end = self.begin + self.copies * self.length
         return range(self.begin + KEPT * self.length, end)
 
-    def last_kept(self, operator: int) -> int:
-        """Return the equal operator of the last block that stays."""
-        return self.begin + (KEPT - 1) * self.length + (operator - self.begin) % self.length
-
-    def all_kept(self, operator: int) -> tuple[int, ...]:
+    def kept(self, operator: int) -> range:
         """Return the equal operators of all blocks that stay."""
-        last = self.last_kept(operator)
-        return tuple(range(last - (KEPT - 1) * self.length, last + 1, self.length))
+        first = self.begin + (operator - self.begin) % self.length
+        return range(first, first + KEPT * self.length, self.length)
 
 
 @dataclass(frozen=True)
@@ -180,7 +176,7 @@ def _without(
     """Leave blocks out; what they give, the last block that stays gives in their place."""
     instead: dict[fx.Node, fx.Node] = {}
     for operator in blocks.left_out:
-        others = members[blocks.last_kept(operator)]
+        others = members[blocks.kept(operator)[-1]]
         instead |= dict(zip(members[operator], others, strict=True))
     graph = fx.Graph()
     graph.set_codegen(captured.module.graph._codegen)
@@ -201,9 +197,7 @@ def _without(
     return Shortened(
         replace(captured, module=module, **described(captured.graph.model, module, groups)),
         tuple(
-            tuple(number[equal] for equal in blocks.all_kept(op))
-            if op in repeated
-            else (number[op],)
+            tuple(number[equal] for equal in blocks.kept(op)) if op in repeated else (number[op],)
             for op in operators
         ),
     )

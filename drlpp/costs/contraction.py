@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import networkx
 import numpy
 
-from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter
+from drlpp.capturing.graph import Edge, Operator, OpGraph
 from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.placement.candidate import Candidate
@@ -103,7 +103,11 @@ class ContractedGraph:
                 for (source, target), outputs in sorted(read.items())
             ),
             outputs=tuple((group_of[tensor[0]], number[tensor]) for tensor in graph.outputs),
-            shared_parameters=_shared(graph, group_of),
+            shared_parameters=tuple(
+                shared.model_copy(update={"operators": groups})
+                for shared in graph.shared_parameters
+                if len(groups := tuple(sorted({group_of[op] for op in shared.operators}))) > 1
+            ),
         )
         return cls(contracted, members)
 
@@ -139,13 +143,3 @@ class ContractedGraph:
     def expanded_candidate(self, candidate: Candidate) -> Candidate:
         """Return the same with the placement expanded."""
         return replace(candidate, placement=self.expanded(candidate.placement))
-
-
-def _shared(graph: OpGraph, group_of: dict[int, int]) -> tuple[SharedParameter, ...]:
-    """Return the parameters that several groups read."""
-    found = []
-    for shared in graph.shared_parameters:
-        groups = tuple(sorted({group_of[op] for op in shared.operators}))
-        if len(groups) > 1:
-            found.append(shared.model_copy(update={"operators": groups}))
-    return tuple(found)

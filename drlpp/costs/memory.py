@@ -68,8 +68,7 @@ class MemoryModel:
         """
         if replicas is None:
             return in_flight - 1
-        parts = 1 if self.method.flushes else self.method.microbatches * self.method.accumulate
-        together = -(-replicas // parts) * parts
+        together = replicas if self.method.flushes else self.method.parts_of_update(replicas)
         return -(-(in_flight - 1) * replicas // together)
 
     def stage_bytes(

@@ -88,15 +88,12 @@ class MemoryCount(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         made = function(*args, **(kwargs or {}))
-        new = [tensor for tensor in _dense(made) if not self._knows(tensor)]
+        new = [t for t in _dense(made) if t.untyped_storage()._cdata not in self._alive]
         if new:
             # Views of what is not counted are not, either.
             given = {tensor.untyped_storage()._cdata for tensor in _dense((args, kwargs))}
             self.hold(t for t in new if t.untyped_storage()._cdata not in given)
         return made
-
-    def _knows(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._alive
 
 
 def _dense(values: Any) -> list[Tensor]:

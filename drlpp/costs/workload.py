@@ -241,7 +241,8 @@ class Workload:
                 apart = (readers > 0) & (readers < len(tie.operators))
                 tied_bytes = tied_bytes + apart * tie.bytes_
                 tied_update_seconds = tied_update_seconds + apart * of_update
-        moving = parameter_bytes * self.prediction_seconds_per_byte * self.method.moves_weights
+        moves = self.method.lookahead is not None
+        moving = parameter_bytes * self.prediction_seconds_per_byte * moves
         predicted = moving * ~last / self.method.accumulate
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
         sharing = parameter_bytes * self.sharing_seconds_per_byte

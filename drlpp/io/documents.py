@@ -54,11 +54,6 @@ class Document(Record):
 DocumentType = TypeVar("DocumentType", bound=Document)
 
 
-def document_kinds() -> dict[str, type[Document]]:
-    """Return every kind of document that has been defined so far, by name."""
-    return {document.kind: document for document in Document.__subclasses__()}
-
-
 def content_of(document: Document) -> dict[str, Any]:
     """Return the fields of a document's file."""
     return {
@@ -125,7 +120,7 @@ def document_of(content: dict[str, Any], path: str, expected: type[DocumentType]
 
 def read_any_document(path: str | Path) -> Document:
     """Read a document of whatever kind the file says it is."""
-    kinds = document_kinds()
+    kinds = {document.kind: document for document in Document.__subclasses__()}
     kind = read_mapping(Path(path)).get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         known = ", ".join(sorted(kinds))

@@ -219,11 +219,6 @@ class Method(StrictRecord):
             yield recomputing_text(self.recompute)
 
     @property
-    def moves_weights(self) -> bool:
-        """Whether passes use other weights than the newest, moved there and back in place."""
-        return self.lookahead is not None
-
-    @property
     def needs_recomputation(self) -> bool:
         """Whether what autocast keeps of a forward is of no use to its backward."""
         return _needs_recomputation(self.policy_facts, self.precision)

@@ -255,7 +255,11 @@ def settled(
         for pattern in group.parameters:
             matching = {known[name] for name in _matching(pattern, known)}
             if not matching:
-                raise InvalidInput(_no_match(pattern, list(known)))
+                close = get_close_matches(pattern.strip("*."), known, n=3, cutoff=0.3)
+                raise InvalidInput(
+                    f"the pattern {pattern!r} of a parameter group matches no trained parameter of "
+                    f"the model; there are {len(known)}, such as {', '.join(close or [*known][:3])}"
+                )
             found |= matching
         exact = tuple(escape(name) for name in called if name in found)
         groups.append(group.model_copy(update={"parameters": exact}))
@@ -300,11 +304,3 @@ def _matching(pattern: str, names: Collection[str]) -> Collection[str]:
     if not _WILDCARDS & set(pattern):
         return [pattern] if pattern in names else []
     return [name for name in names if fnmatchcase(name, pattern)]
-
-
-def _no_match(pattern: str, known: Sequence[str]) -> str:
-    close = get_close_matches(pattern.strip("*."), known, n=3, cutoff=0.3) or list(known[:3])
-    return (
-        f"the pattern {pattern!r} of a parameter group matches no trained parameter of the model; "
-        f"there are {len(known)}, such as {', '.join(close)}"
-    )
