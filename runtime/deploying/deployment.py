@@ -38,13 +38,12 @@ from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 class Deployment:
     """A candidate that the workers hold, ready to run.
 
-    ``generation`` says which workers; ``seconds`` how long deploying took; ``uncompiled`` which
-    stages are not compiled though the method asks for it, and why.
+    ``seconds`` is how long deploying took; ``uncompiled`` says which stages are not compiled though
+    the method asks for it, and why.
     """
 
     plan: ExecutionPlan
     optimizer: OptimizerSpec
-    generation: int
     seconds: float
     uncompiled: Mapping[int, str]
 
@@ -102,23 +101,29 @@ def _delays_of(stage: int, plan: ExecutionPlan) -> dict[int, int]:
 
 
 def merge_stages(
-    captured: CapturedModel, stages: Iterable[Mapping[str, Any]]
+    stages: Iterable[Mapping[str, Any]],
+    initial: Mapping[str, Tensor],
+    names: Iterable[str],
+    aliases: Mapping[str, str],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Merge what the workers of all stages collected into the whole model's state.
+    """Merge what the workers of all stages hold into the whole model's state.
+
+    Args:
+        stages: what they hold.
+        initial: weights and buffers, of which no stage may have some.
+        names: of all, as in the model's ``state_dict``.
+        aliases: further names of shared parameters.
 
     Returns:
-        Weights and buffers by name, as in the model's ``state_dict``, and the optimizer's state by
-        parameter.
+        Weights and buffers by name, and the optimizer's state by parameter.
     """
-    model = dict(captured.state)
-    optimizer: dict[str, Any] = {}
+    model, optimizer = dict(initial), dict[str, Any]()
     for stage in stages:
-        # A stage also holds constants, which no state_dict of the model has.
-        model |= {n: value for n, value in stage["model"].items() if n in model}
-        optimizer.update(stage["optimizer"])
-    for alias, name in captured.aliases.items():
-        model[alias] = model[name]
-    return model, optimizer
+        model |= stage["model"]
+        optimizer |= stage["optimizer"]
+    model |= {alias: model[name] for alias, name in aliases.items()}
+    # A stage also holds constants, which no state_dict of the model has.
+    return {name: model[name] for name in names}, optimizer
 
 
 @dataclass(frozen=True)

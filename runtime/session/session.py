@@ -55,7 +55,6 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
-from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import Cluster, DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec, settled
 
@@ -104,15 +103,10 @@ class ClusterSession(WorkerGroup):
         note: called with a line if a measurement loses a worker and is made once more, or a stage
             cannot be compiled; warns by default.
 
-    Attributes:
+    Attributes, besides those of ``WorkerGroup``:
         captured, graph: the model, and its operator graph.
-        speeds, links: as in the arguments.
-        memory_bytes: of every worker's accelerator, None where it is not limited.
+        speeds, links, note: as in the arguments.
         accelerators: how many workers there are.
-        folder: of the session's temporary files on this host.
-        deploying_seconds, running_seconds: where the time went so far.
-        lent: what the samples were made of that the workers hold, if whoever gave them noted it.
-        note: as in the arguments.
         ray_address: of the Ray cluster that the workers run on, if they do.
         timeline, window: of the last measurement.
     """
@@ -155,7 +149,6 @@ class ClusterSession(WorkerGroup):
         self.note = note
         self._noted: set[str] = set()
         self._held: Deployment | None = None
-        self.lent: object = None
         self.ray_address = cluster
         gpus = chosen is not DeviceChoice.CPU
         super().__init__(
@@ -238,7 +231,7 @@ class ClusterSession(WorkerGroup):
         for why in {*uncompiled.values()} - self._noted:
             self._noted.add(why)
             self.note(f"a stage is not compiled and runs as it is: {why}")
-        self._held = Deployment(plan, optimizer, self.generation, seconds, uncompiled)
+        self._held = Deployment(plan, optimizer, seconds, uncompiled)
         return self._held
 
     def run(
@@ -285,18 +278,14 @@ class ClusterSession(WorkerGroup):
             results = self.execute(commands, feed=feed)
         return Evaluation.of(results.values(), minibatches)
 
-    def use_samples(self, inputs: Batch, targets: Batch) -> None:
-        """Work on these samples, which ``order`` in :meth:`run` refers to, from now on."""
-        super().use_samples(inputs, targets)
-        self.lent = None
-
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the model's weights and buffers by name, and the optimizer's state by parameter.
 
         Buffers (running statistics) are those of a stage's first replica.
         """
         self._check_held(deployment)
-        return merge_stages(self.captured, self.stages_of(deployment.leaders).values())
+        state, held = self.captured.state, self.stages_of(deployment.leaders).values()
+        return merge_stages(held, state, state, self.captured.aliases)
 
     def stages_of(self, workers: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return what workers hold of their stages."""
@@ -323,15 +312,15 @@ class ClusterSession(WorkerGroup):
     def _check_held(self, deployment: Deployment) -> None:
         """Check that the workers hold this deployment: it is the last, and none was replaced."""
         self.check_open()
-        if deployment.generation != self.generation or not self._runs:
-            raise WorkerLost(
-                "a worker ended after the placement was deployed, and its stage with it"
-            )
         if deployment is not self._held:
             raise InvalidInput(
                 "the workers do not hold this placement, "
                 f"{deployment.plan.placement.configuration}, any more: another one was deployed or "
                 "measured since; deploy this one again"
+            )
+        if not (self._runs and self.stages):
+            raise WorkerLost(
+                "a worker ended after the placement was deployed, and its stage with it"
             )
 
     # Measuring

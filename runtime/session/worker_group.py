@@ -75,7 +75,7 @@ class WorkerGroup(PresentHosts):
         devices: of every worker that has been prepared.
         stages: that the workers hold, to name that of one that is lost.
         deploying_seconds, running_seconds: where the time went: preparing trials, running them.
-        generation: how many sets of workers there have been.
+        lent: what the samples were made of that the workers hold, if whoever gave them noted it.
         longest_silence_seconds: without a word from any worker while one was waited for.
         stops: how often this process was stopped (Ctrl-Z) while it waited for workers.
     """
@@ -99,7 +99,7 @@ class WorkerGroup(PresentHosts):
         self.devices: dict[int, DeviceFacts] = {}
         self.stages: Mapping[int, int] = {}
         self.deploying_seconds = self.running_seconds = 0.0
-        self.generation = 0
+        self.lent: object = None
         self.longest_silence_seconds = 0.0
         self.stops = 0
         self._runs = self._informed = False
@@ -156,7 +156,6 @@ class WorkerGroup(PresentHosts):
         self.ask_all(lambda host: host.start([specs[w] for w in host.workers if w in specs]))
         self.ask_all(lambda host: host.finish_start())
         self._runs, self._informed = True, False
-        self.generation += 1
         self.stages = {}
 
     def _end(self, hosts: Iterable[WorkerHost], how: Callable[[WorkerHost], None]) -> None:
@@ -185,8 +184,12 @@ class WorkerGroup(PresentHosts):
         self._informed = True
 
     def use_samples(self, inputs: Batch, targets: Batch) -> None:
-        """Give all workers, and those that replace them, samples to work on."""
+        """Give all workers, and those that replace them, samples to work on from now on.
+
+        ``order`` in :meth:`ClusterSession.run` refers to them.
+        """
         self.check_open()
+        self.lent = None
         task = self.captured.task
         self._samples = (
             tensors_in(arranged_like(task.inputs, inputs, "inputs")),

@@ -19,7 +19,7 @@ from drlpp.errors import InvalidFile, StorageFailure
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.files import replacing
 from drlpp.io.quantities import Count
-from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.deploying.deployment import Deployment, merge_stages
 from drlpp.runtime.ipc.protocol import held_file
 from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_tree
@@ -275,17 +275,8 @@ def _read_parts(
 
     parts = [read(f"{index.folder}/{held_file(worker)}") for worker in index.leaders]
     facts = read(f"{index.folder}/{_FACTS}")
-    model, optimizer = dict(initial), dict[str, Any]()
     try:
-        for part in parts:
-            model |= part["model"]
-            optimizer |= part["optimizer"]
-        # Stages hold constants as well, and shared parameters under one of their names.
-        model |= {alias: model[name] for alias, name in facts["aliases"].items()}
-        return index, {
-            "model": {name: model[name] for name in facts["names"]},
-            "optimizer": optimizer,
-            **facts["training"],
-        }
+        model, optimizer = merge_stages(parts, initial, facts["names"], facts["aliases"])
+        return index, {"model": model, "optimizer": optimizer, **facts["training"]}
     except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise InvalidFile(f"{location}: a damaged checkpoint ({error!r})") from None

@@ -180,10 +180,12 @@ def test_a_worker_that_dies_with_its_stage_is_told(
     time.sleep(0.2)
     with pytest.raises(WorkerLost, match=r"worker 1 \(stage 1\) was killed by SIGKILL"):
         session.run(deployment, 4)
-    with pytest.raises(WorkerLost, match="its stage with it"):
-        session.run(deployment, 4)
+    for replace in (lambda: None, session.prepare):
+        replace()
+        with pytest.raises(WorkerLost, match="its stage with it"):
+            session.run(deployment, 4)
     assert isinstance(session.measure(straight(captured, 0, 1), minibatches=4), Measurement)
-    with pytest.raises(WorkerLost, match="its stage with it"):
+    with pytest.raises(InvalidInput, match="deployed or measured since; deploy this one again"):
         session.run(deployment, 4)
 
 

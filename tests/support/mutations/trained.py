@@ -148,7 +148,7 @@ def train_in_one_process(
         raise room.failures[0]
     collected = [runner.saved() for w in sorted(held, reverse=True) for runner in held[w]]
     stages = [{"model": values, "optimizer": known} for values, known in collected]
-    return merge_stages(captured, stages)[0]
+    return merge_stages(stages, captured.state, captured.state, captured.aliases)[0]
 
 
 def _runners(
