@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,6 +146,12 @@ class _Group:
         self.members = members
         self._policy, self._name = policy, members.optimizer.name
         self._options = members.optimizer.complete
+        # XPipe predicts by Adam's moments of the gradients, whatever the optimizer.
+        self._is_adam = self._name in {"adam", "adamw"}
+        self._as_if_adam = policy == "xpipe" and not self._is_adam
+        usual: dict[str, Any] = {"betas": (0.9, 0.999), "eps": 1e-8}
+        of_moments = usual if self._as_if_adam else usual | self._options
+        self._betas, self._eps = of_moments["betas"], of_moments["eps"]
         own = {name: initial[name] for name in members.names}
         self._leaves = {n: w.detach().clone().requires_grad_() for n, w in own.items()}
         leaves = list(self._leaves.values())
@@ -154,7 +161,6 @@ class _Group:
         self._momentum: Weights = dict(zeros)
         self._moments: tuple[Weights, Weights] = (dict(zeros), dict(zeros))
         self._largest: Weights = dict(zeros)
-        self._xpipe_moments: tuple[Weights, Weights] = (dict(zeros), dict(zeros))
         self._applied_step: Weights = dict(zeros)
         self._steps = dict.fromkeys(own, 0)
 
@@ -183,12 +189,8 @@ class _Group:
                 return self._momentum[name]
             case "spectrain", "sgd" if options["momentum"]:
                 return self._momentum[name]
-            case "pipeoptim" | "xpipe", "adam" | "adamw":
-                first, second = self._moments
-                moments = (first, self._largest if options["amsgrad"] else second)
-                return self._adam(moments, name, options["betas"], options["eps"])
-            case "xpipe", _:
-                return self._adam(self._xpipe_moments, name, (0.9, 0.999), 1e-8)
+            case ("pipeoptim", "adam" | "adamw") | ("xpipe", _):
+                return self._adam(name)
             case "spectrain", of_two if of_two in _WITH_TWO_MOMENTS:
                 return self._moments[0][name]
             case "spectrain", _:
@@ -198,44 +200,38 @@ class _Group:
                         return state[moment]
         return self._applied_step[name] / (self._rate or 1.0)
 
-    def _adam(
-        self, moments: tuple[Weights, Weights], name: str, betas: Sequence[float], eps: float
-    ) -> Tensor:
+    def _adam(self, name: str) -> Tensor:
         """Return m̂ / (√v̂ + ε), zero before any step."""
-        steps = self._steps[name]
-        if not steps:
-            return torch.zeros_like(moments[0][name])
-        first = moments[0][name] / (1 - betas[0] ** steps)
-        second = moments[1][name] / (1 - betas[1] ** steps)
-        return first / (second.sqrt() + eps)
+        first, second = (moment[name] for moment in self._moments)
+        if self._is_adam and self._options["amsgrad"]:
+            second = self._largest[name]
+        if not (steps := self._steps[name]):
+            return torch.zeros_like(first)
+        beta1, beta2 = self._betas
+        unbiased = second / (1 - beta2**steps)
+        return first / (1 - beta1**steps) / (unbiased.sqrt() + self._eps)
 
     def _follow(self, name: str, gradient: Tensor, before: Tensor) -> None:
-        """Update the moving averages of Table I, as far as the policy predicts with them."""
+        """Update the moving averages of Table I, as far as the policy predicts with them.
+
+        m_t = β1 · m_{t−1} + (1 − β1) · g_t and v_t = β2 · v_{t−1} + (1 − β2) · g_t².
+        """
         self._steps[name] += 1
-        if self._policy == "xpipe" and self._name not in {"adam", "adamw"}:
-            _average(self._xpipe_moments, name, gradient, (0.9, 0.999))
         if self._policy not in {"pipeoptim", "spectrain", "xpipe"}:
             return
-        if self._name != "adamw" and not self._options.get("decoupled_weight_decay", False):
+        decoupled = self._name == "adamw" or self._options.get("decoupled_weight_decay", False)
+        if not (decoupled or self._as_if_adam):
             gradient = gradient + self._options.get("weight_decay", 0.0) * before
-        if self._name == "sgd":
+        if self._as_if_adam or self._name in _WITH_TWO_MOMENTS:
+            (first, second), (beta1, beta2) = self._moments, self._betas
+            first[name] = beta1 * first[name] + (1 - beta1) * gradient
+            second[name] = beta2 * second[name] + (1 - beta2) * gradient * gradient.conj()
+            if self._options.get("amsgrad"):
+                self._largest[name] = torch.maximum(self._largest[name], second[name])
+        elif self._name == "sgd":
             kept = 1.0 if self._steps[name] == 1 else 1 - self._options["dampening"]
             momentum = self._options["momentum"]
             self._momentum[name] = momentum * self._momentum[name] + kept * gradient
-        elif self._name in _WITH_TWO_MOMENTS:
-            _average(self._moments, name, gradient, self._options["betas"])
-            if self._options.get("amsgrad"):
-                largest = torch.maximum(self._largest[name], self._moments[1][name])
-                self._largest[name] = largest
-
-
-def _average(
-    moments: tuple[Weights, Weights], name: str, gradient: Tensor, betas: Sequence[float]
-) -> None:
-    """Set m_t = β1 · m_{t−1} + (1 − β1) · g_t and v_t = β2 · v_{t−1} + (1 − β2) · g_t²."""
-    (first, second), (beta1, beta2) = moments, betas
-    first[name] = beta1 * first[name] + (1 - beta1) * gradient
-    second[name] = beta2 * second[name] + (1 - beta2) * gradient * gradient.conj()
 
 
 @dataclass
