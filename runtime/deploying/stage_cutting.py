@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from drlpp.capturing.aten import storage_owner, written
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.placement.placement import Placement
@@ -111,12 +112,17 @@ def _name_values(
     """Return what every node of the outer graph stands for."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     trained = {name for name, value in parameters.items() if value.requires_grad}
+    owners, changed = dict[fx.Node, fx.Node](), set[object]()
+    for node in module.graph.nodes:
+        owners[node] = storage_owner(node, owners)
+        changed.update(owners[one].target for one in written(node))
     placeholders = whole.graph.find_nodes(op="placeholder")
     values: dict[fx.Node, Argument] = {
         node: ModelInput(index) for index, node in enumerate(placeholders)
     }
     for node in whole.graph.find_nodes(op="get_attr"):
-        values[node] = (Weight if node.target in trained else Buffer)(node.target)
+        name = node.target
+        values[node] = Weight(name) if name in trained else Buffer(name, name in changed)
     stage_of = {call: stage for stage, call in calls.items()}
     for node in whole.graph.find_nodes(op="call_function", target=operator.getitem):
         call, index = node.args

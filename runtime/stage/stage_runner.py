@@ -21,7 +21,7 @@ from drlpp.runtime.stage.passes.operators import begin_pass, passes_in
 from drlpp.runtime.stage.passes.passes import InFlight, Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.split_backward import SplitBackward
 from drlpp.runtime.stage.stage_weights import StageWeights
-from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.stage.stages import Buffer, StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import OWN, weight_groups
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.weights.policies import Vanilla
@@ -343,14 +343,23 @@ class StageRunner:
             self.skipped_updates += not made
         self._note_weight_bytes()
 
+    @property
+    def changed_buffers(self) -> list[Tensor]:
+        """What passes change, such as running statistics."""
+        arguments = self.program.arguments
+        names = dict.fromkeys(a.name for a in arguments if isinstance(a, Buffer) and a.changes)
+        return [self.buffers[name] for name in names]
+
     def weights_and_buffers(self) -> dict[str, Tensor]:
         """Return current values by name."""
         return self.weights.state() | self.buffers
 
     def saved(self) -> tuple[dict[str, Tensor], OptimizerState]:
         """Return values by name, and what updates the weights."""
-        weights, optimizer = self.weights.saved()
-        return weights | self.buffers, optimizer
+        optimizer: OptimizerState = {}
+        for group in self.weights.groups:
+            optimizer |= group.optimizer_state()
+        return self.weights_and_buffers(), optimizer
 
     def _note_weight_bytes(self) -> None:
         self.peak_weight_bytes = max(self.peak_weight_bytes, self.weights.held_bytes())

@@ -216,16 +216,6 @@ class StageWeights:
         """Return the newest weights by name."""
         return {name: w.detach() for name, w in zip(self.names, self.newest, strict=True)}
 
-    def saved(self) -> tuple[dict[str, Tensor], OptimizerState]:
-        """Return weights by name, and what updates them; copies are the same on all stages."""
-        state: dict[str, Tensor] = {}
-        optimizer: OptimizerState = {}
-        for group in self.groups:
-            weights = zip(group.members.names, group.policy.weights, strict=True)
-            state |= {name: weight.detach() for name, weight in weights}
-            optimizer |= group.optimizer_state()
-        return state, optimizer
-
 
 def check_finite(state: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> None:
     """Check that training has left weights and buffers finite that were so at its beginning.

@@ -29,9 +29,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Argument: the buffer, constant or frozen parameter ``name``."""
+    """Argument: the buffer, constant or frozen parameter ``name``; whether a pass changes it."""
 
     name: str
+    changes: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from drlpp.costs.memory_count import MemoryCount, repeats_after
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
-from drlpp.runtime.comm.messages import Mailbox, verify_message_plan
+from drlpp.runtime.comm.messages import Mailbox
 from drlpp.runtime.comm.pacing import Pace
 from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.devices import CPU, Accelerator, DeviceFacts, accelerator_of, to_device
@@ -264,14 +264,14 @@ class Worker:
     def _perform(
         self, command: Run, on_progress: Callable[[int], None] = lambda through: None
     ) -> RunResult:
-        """Run after all workers have agreed on their messages."""
+        """Run the actions, and tell what they took."""
         held, trains = self._held, command.evaluation is None
-        trained, everyone = held.runners, held.connections.everyone
+        trained = held.runners
         minibatches = self._minibatches(command)
         runners: Sequence[Runner] = trained
         # So replicas go on from a checkpoint, which has the first one's, as without one.
         for runner in trained:
-            held.connections.share_buffers(runner.buffers.values())
+            held.connections.share_buffers(runner.changed_buffers)
         if command.evaluation is None:
             for runner, plan in zip(trained, command.plans, strict=True):
                 runner.minibatches = minibatches
@@ -283,15 +283,12 @@ class Worker:
                 for stage, runner in zip(self._on_device(command.evaluation), trained, strict=True)
             ]
         programs = [runner.program for runner in runners]
-        verify_message_plan(
-            everyone, held.command.group.workers, self._worker, programs, command.actions
-        )
         executor = Executor(
             runners=runners,
             mailbox=Mailbox(held.connections.links, programs, command.actions, command.posted),
             clock=self._accelerator.new_clock(),
             on_progress=self._progress_of(runners[-1], on_progress),
-            everyone=everyone if trains else None,
+            everyone=held.connections.everyone if trains else None,
             speed=self._spec.speed,
         )
         self._accelerator.reset_peak_memory()

@@ -12,6 +12,8 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.deploying.stage_cutting import cut_stages
+from drlpp.runtime.stage.stages import Buffer
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.pipelines import assert_state, draw, in_a_row, random_order
@@ -137,6 +139,14 @@ def test_statistics_are_a_replicas_own_until_the_first_ones_are_taken(
     for worker in workers:
         for name, value in held(worker).items():
             torch.testing.assert_close(value, plain[0].state_dict()[name], rtol=1e-9, atol=1e-12)
+
+
+def test_replicas_share_what_passes_change(session: ClusterSession) -> None:
+    """And no masks, or weights that are frozen."""
+    (program,) = cut_stages(session.captured, in_a_row(session.graph, 0))
+    buffers = {a.name: a.changes for a in program.arguments if isinstance(a, Buffer)}
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert buffers == {"3.mask": False} | {f"3.{name}": True for name in statistics}
 
 
 def test_every_run_begins_with_those_of_the_first_replica(session: ClusterSession) -> None:
