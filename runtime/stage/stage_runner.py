@@ -217,7 +217,7 @@ class StageRunner:
                     minibatch,
                 )
         if not recomputed:
-            passed.outputs, passed.loss = outputs, loss
+            passed.keep(outputs, loss)
         self._in_flight[part] = passed
         return outputs
 
@@ -231,7 +231,7 @@ class StageRunner:
         # Running statistics have seen this part already.
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         with self.weights.lent(part, backward=True) as weights:
-            passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
+            passed.keep(*self._call(part, passed.received, weights, buffers))
 
     def _call(
         self,

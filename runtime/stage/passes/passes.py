@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from drlpp.runtime.stage.passes.split_backward import SplitBackward
 from drlpp.runtime.stage.stages import (
@@ -25,13 +26,13 @@ Received = dict[StageOutput, Tensor]
 class InFlight:
     """What a forward leaves for its backward.
 
-    ``outputs`` are those that later stages read, by index; none where the activations are to be
-    computed again. What the model returns is not among them: it may be the largest tensor of all,
-    and the loss keeps what its backward needs. ``half_done`` is the backward between its halves.
+    ``outputs`` are where backwards begin of what later stages read, by index, without its values,
+    which autograd has if it needs them; none where the activations are to be computed again. The
+    same is the ``loss`` of the last stage. ``half_done`` is the backward between its halves.
     """
 
     received: Received
-    outputs: Mapping[int, Tensor] = field(default_factory=dict)
+    outputs: Mapping[int, GradientEdge] = field(default_factory=dict)
     loss: Tensor | None = None
     half_done: SplitBackward | None = None
 
@@ -40,20 +41,29 @@ class InFlight:
         """What was received and has a gradient."""
         return {key: value for key, value in self.received.items() if value.requires_grad}
 
+    def keep(self, outputs: Mapping[int, Tensor], loss: Tensor | None) -> None:
+        """Note what a forward has made."""
+        self.outputs = {
+            index: get_gradient_edge(output)
+            for index, output in outputs.items()
+            if output.requires_grad
+        }
+        self.loss = loss
+
     def ends(
         self, gradients: Mapping[int, Tensor], loss_scale: float
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    ) -> tuple[list[GradientEdge], list[Tensor]]:
         """Return what the backward begins with, and its gradients there.
 
         Those are the loss, scaled, and outputs of which later stages sent ``gradients``.
         """
-        ends: list[Tensor] = []
+        ends: list[GradientEdge] = []
         seeds: list[Tensor] = []
-        if self.loss is not None:
-            ends.append(self.loss)
+        if self.loss is not None and self.loss.requires_grad:
+            ends.append(get_gradient_edge(self.loss))
             seeds.append(torch.full_like(self.loss, loss_scale))
         for index, gradient in gradients.items():
-            if self.outputs[index].requires_grad:
+            if index in self.outputs:
                 ends.append(self.outputs[index])
                 seeds.append(gradient)
         return ends, seeds

@@ -40,20 +40,19 @@ class SplitBackward:
 
     def __init__(
         self,
-        ends: Sequence[Tensor],
+        ends: Sequence[GradientEdge],
         seeds: Sequence[Tensor],
         received: Sequence[Tensor],
         weights: Sequence[Tensor],
     ) -> None:
+        # They keep the graph.
+        self._ends = ends
         self._weights = [get_gradient_edge(weight) for weight in weights]
-        # Of a custom function Python holds a node, but not the graph behind it.
-        self._graph = [end.view_as(end).grad_fn for end in ends]
-        roots = [get_gradient_edge(end) for end in ends]
-        leads, readers = _explored(roots, map(get_gradient_edge, received), self._weights)
+        leads, readers = _explored(ends, map(get_gradient_edge, received), self._weights)
         # Where backwards begin that lead to weights alone, and with what.
         self._beginnings = [
             (root, seed)
-            for root, seed in zip(roots, seeds, strict=True)
+            for root, seed in zip(ends, seeds, strict=True)
             if leads[root.node] == _TO_WEIGHTS
         ]
         # The nodes on the way to what was received that other ways join, with the edges to these.
