@@ -8,11 +8,14 @@ working bytes w and kept bytes k a stage needs
 
     max over its operators i of  w_i − (sum of k_j over its later operators j)
 
-more than all that it keeps, if that is above 0. Gradients that cross the border of a stage count
-among its messages as well, so a stage may take less. What libraries allocate by themselves is left
-out, such as copies that convolutions make, and what an optimizer's step does. Torch allocates this
-on a CPU to a percent (its test, whose convolutions are small); on a GPU, predictions are 0.8 to 1.3
-times the peaks, most within a tenth (benchmarks/gpu.py).
+more than all that it keeps, if that is above 0. Where several parts make an update, w_i has the
+gradient of operator i's weights, too, which is added to those of earlier parts; of backwards in two
+halves a stage has all of these together. Gradients that
+cross the border of a stage count among its messages as well, so a stage may take less. What
+libraries allocate by themselves is left out, such as copies that convolutions make, what an
+optimizer's step does, and the model's inputs. Torch allocates this on a CPU to a percent (its test,
+whose convolutions are small); on a GPU, predictions are 0.8 to 1.3 times the peaks, most within a
+tenth (benchmarks/gpu.py).
 """
 
 from __future__ import annotations
@@ -98,7 +101,11 @@ class MemoryModel:
         if isinstance(recomputes, tuple):
             recomputes = numpy.array(recomputes)[... if stages is None else stages]
         older = self.older_versions(in_flight, replicas)
-        copies = self.weight_copies + method.policy_facts.stashes * older
+        facts = method.policy_facts
+        copies = self.weight_copies + facts.stashes * older
+        copies -= numpy.where(numpy.equal(in_flight, 1), facts.copies - facts.copies_on_time, 0)
+        # The later half of a backward gives the gradients of all weights together.
+        copies += method.schedule_kind.splits_backward and method.parts_of_update(1) > 1
         incoming = work.incoming_bytes / parts
         kept = work.kept_bytes / parts
         messages = incoming + work.outgoing_bytes / parts

@@ -200,7 +200,12 @@ class Workload:
         """
         if self.working_bytes is None:
             return numpy.zeros(len(inside))
-        return beyond_kept(self.working_bytes, self.kept_bytes, inside, last)
+        working = self.working_bytes
+        if self.method.parts_of_update(1) > 1 and not self.method.schedule_kind.splits_backward:
+            # A weight's gradient is as large for every part.
+            own = numpy.append(self.parameter_bytes, 0.0)
+            working = working + self.method.microbatches * own
+        return beyond_kept(working, self.kept_bytes, inside, last)
 
     def work_of(
         self,

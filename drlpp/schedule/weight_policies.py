@@ -115,6 +115,17 @@ class PolicyFacts:
     updates_all_in_flight: bool = False
     own_options: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def copies_on_time(self) -> int:
+        """The copies of a stage where no update comes between a forward and its backward.
+
+        There only what looks ahead of the input stage moves weights.
+        """
+        if (ahead := self.lookahead) is None:
+            return self.copies
+        on_time = PartCounts(0, 0, until_input=1)
+        return self.copies if ahead.forward(on_time) or ahead.backward(on_time) else 0
+
 
 SUGGESTED_CORRECTION_DECAY = 0.135
 """D ≈ exp(−2), which pipemare derives in appendix B.4."""

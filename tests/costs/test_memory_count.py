@@ -5,9 +5,12 @@ import torch
 from torch import nn
 
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.memory import MemoryModel
 from drlpp.costs.memory_count import MemoryCount, repeats_after
+from drlpp.costs.workload import Workload
 from drlpp.errors import OutOfMemory
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.racing.contenders import Contender
@@ -18,6 +21,7 @@ from drlpp.runtime.hosts.session_hosts import memory_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
+from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -124,3 +128,25 @@ def test_a_stage_that_needs_more_fails_and_the_session_goes_on(captured: Capture
         assert (failed.failure, "plain PyTorch needs" in failed.reason) == ("out of memory", True)
         with pytest.raises(OutOfMemory, match="worker 0"):
             session.deploy(alone)
+
+
+def test_what_is_counted_was_predicted(captured: CapturedModel) -> None:
+    """W_t, on stages with staleness alone; and gradients that are added to those of other parts."""
+    flushing = {"policy": "sync", "microbatches": 4}
+    two = Placement.straight([1] * len(captured.graph), range(2))
+    with limited(captured, 1e9, 1e9, 1e9) as session:
+        assert session.links is not None
+        profile = session.profile(repeats=1)[0]
+        for method, alike in (
+            (Method(), 2),
+            (Method(microbatches=4), 2),
+            (Method(schedule="1f1b-flush", **flushing), 2),
+            # Of halves of a backward the first stage, which sends nothing back, makes whole ones.
+            (Method(schedule="zb-h1", **flushing), 1),
+        ):
+            found = peaks(session.measure(Candidate(two, method), 4))
+            memory = MemoryModel.of(method, ADAMW)
+            workload = Workload.of(profile, method)
+            played = simulate(workload, session.links, two, method, memory=memory)
+            expected = pytest.approx(played.memory_bytes[-alike:], rel=0.03)
+            assert found[-alike:] == expected

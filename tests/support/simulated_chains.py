@@ -38,7 +38,7 @@ def stages_of(
     """One operator for each stage, accelerators in order."""
     accelerators = [stage for stage, count in enumerate(replicas) for _ in range(count)]
     placement = Placement.from_assignment(range(len(replicas)), accelerators)
-    return simulate(Workload.of(profile), cluster, placement, method, minibatches)
+    return simulate(Workload.of(profile, method), cluster, placement, method, minibatches)
 
 
 def chain(
