@@ -30,7 +30,7 @@ from drlpp.runtime.hosts.fork_server import (
     warm_up,
 )
 from drlpp.runtime.ipc.channel import Channel
-from drlpp.runtime.ipc.protocol import Answer, Command, Stop, WorkerSpec
+from drlpp.runtime.ipc.protocol import Command, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.worker.worker_process import worker_main
 
@@ -42,8 +42,8 @@ class Ended:
     how: str
 
 
-Event = tuple[int, Answer | Ended]
-"""What has become of a worker, by its number, or what it says."""
+Event = tuple[int, Any]
+"""What a worker says, by its number, or that it has ended."""
 
 
 class WorkerHost(ABC):
@@ -118,9 +118,9 @@ class WorkerHost(ABC):
     def kill(self) -> None:
         """End all workers at once; no more events come from them."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Ask the workers to end, and kill those that do not."""
+        """End all workers; this object is of no use after that."""
+        self.kill()
 
 
 @dataclass
@@ -286,11 +286,3 @@ class LocalHost(WorkerHost):
             if end is not None:
                 os.close(end)
             del self._running[worker]
-
-    def close(self) -> None:
-        for one in self._running.values():
-            with suppress(OSError):
-                one.channel.send(Stop())
-        for one in self._running.values():
-            one.process.join(TimeLimits.farewell_seconds)
-        self.kill()

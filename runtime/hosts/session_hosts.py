@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
@@ -33,10 +34,7 @@ def default_num_workers(
         return hosts.accelerators
     if cluster is None:
         return 4
-    require_ray()
-    from drlpp.runtime.hosts.on_ray.cluster import accelerators_of_cluster
-
-    return accelerators_of_cluster(cluster, gpus=gpus)
+    return ray_cluster().accelerators_of_cluster(cluster, gpus=gpus)
 
 
 def check_workers(
@@ -114,11 +112,7 @@ def hosts_for(
         HostLost: a host does not answer.
     """
     if cluster is not None:
-        require_ray()
-        # Only here: a session on one machine neither needs Ray nor waits for its import.
-        from drlpp.runtime.hosts.on_ray.cluster import RayHosts
-
-        return RayHosts(workers, folder, limits, cluster, hosts, least, gpus=gpus)
+        return ray_cluster().RayHosts(workers, folder, limits, cluster, hosts, least, gpus=gpus)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise InvalidInput(
             "this program was started by torchrun, and every process would have workers of its "
@@ -127,11 +121,11 @@ def hosts_for(
     return Hosts([LocalHost(range(workers), folder)])
 
 
-def require_ray() -> None:
-    """Check that Ray is installed.
+def ray_cluster() -> Any:
+    """Import what works with Ray; a session on one machine neither needs it nor waits for it.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: it is not installed.
     """
     try:
         import ray  # noqa: F401
@@ -140,3 +134,6 @@ def require_ray() -> None:
             "a cluster of several hosts needs Ray, which is not installed: "
             "pip install 'drlpp[ray]', on every host"
         ) from None
+    from drlpp.runtime.hosts.on_ray import cluster
+
+    return cluster

@@ -15,7 +15,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from drlpp.errors import DRLPPError
 from drlpp.runtime.device.devices import Backend, DeviceFacts
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import Method
@@ -307,11 +306,6 @@ class TrainParallel:
     minibatches: int
 
 
-@dataclass(frozen=True)
-class Stop:
-    """End the process, without an answer."""
-
-
 Command = (
     Load  # DeviceFacts, of the device that it will be trained on
     | Deploy  # why stages are not compiled, by their number
@@ -321,7 +315,6 @@ Command = (
     | TimeTraining  # TrainingTimes
     | TimeLink  # of the sender, median seconds of a message by its size in bytes
     | TrainParallel  # RunResult, with the times of every minibatch
-    | Stop
 )
 
 
@@ -402,17 +395,3 @@ class TrainingTimes:
     seconds: dict[str, list[list[float]]]
     kept_bytes: list[int]
     prediction_seconds: list[float]
-
-
-Answer = (
-    Progress
-    | Working
-    | Reading
-    | DRLPPError  # the command failed
-    | DeviceFacts
-    | dict[int, str]
-    | RunResult
-    | TrainingTimes
-    | dict[int, float]
-    | None
-)

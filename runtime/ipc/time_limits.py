@@ -45,7 +45,7 @@ class TimeLimits:
     stopped_seconds: ClassVar = 2.0
     """A wait that takes so much longer than asked for means that this program was stopped."""
     farewell_seconds: ClassVar = 0.5
-    """For a worker to end when it is asked to, before it is killed."""
+    """For the end of a process to be known once its fork server has ended."""
     end_seconds: ClassVar = 10.0
     """For a killed process to be gone."""
     orphan_seconds: ClassVar = 10.0

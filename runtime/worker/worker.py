@@ -29,7 +29,6 @@ from drlpp.runtime.ipc.protocol import (
     MODEL_FILE,
     NOTHING_READ,
     SAMPLES_FILE,
-    Answer,
     Collect,
     Command,
     Deploy,
@@ -100,7 +99,7 @@ class Worker:
         assert self._deployed is not None
         return self._deployed
 
-    def carry_out(self, command: Command) -> Answer:
+    def carry_out(self, command: Command) -> Any:
         """Carry out a command; raise what goes wrong."""
         match command:
             case Load():

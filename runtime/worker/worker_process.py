@@ -29,14 +29,14 @@ from drlpp.errors import (
 from drlpp.runtime.comm.connections import broken_connection
 from drlpp.runtime.device.devices import device_failure, is_out_of_memory
 from drlpp.runtime.ipc.channel import Channel, join_store
-from drlpp.runtime.ipc.protocol import Stop, WorkerSpec
+from drlpp.runtime.ipc.protocol import WorkerSpec
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.worker.worker import Worker
 
 
 def worker_main(post: WorkerSpec, channel: Channel) -> None:
-    """Run a worker process until a command stops it, or until the controller is gone."""
+    """Run a worker process until it is killed, or the controller is gone."""
     if post.own_group:
         os.setpgrp()
     watch = settle(Path(channel.folder))
@@ -46,8 +46,8 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
     store = join_store(post.store)
     state = Worker(post, channel, store)
     try:
-        while _carried_out_next(post.worker, state, channel):
-            pass
+        while True:
+            _carry_out_next(post.worker, state, channel)
     except (EOFError, ConnectionError, FileNotFoundError) as error:
         # The controller is gone, and its files may be as well, if another worker was quicker. The
         # other thread removes what is left, and ends us.
@@ -58,17 +58,14 @@ def worker_main(post: WorkerSpec, channel: Channel) -> None:
             file=sys.stderr,
             flush=True,
         )
+        # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
         os._exit(1)
-    # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
-    os._exit(0)
 
 
-def _carried_out_next(worker: int, state: Worker, channel: Channel) -> bool:
-    """Carry out the next command and answer it; False if it says to stop."""
+def _carry_out_next(worker: int, state: Worker, channel: Channel) -> None:
+    """Carry out the next command and answer it."""
     try:
         command = channel.receive()
-        if isinstance(command, Stop):
-            return False
         try:
             answer = state.carry_out(command)
         except Exception as error:
@@ -79,7 +76,6 @@ def _carried_out_next(worker: int, state: Worker, channel: Channel) -> bool:
         if not (isinstance(error, StorageFailure) or is_out_of_memory(error)):
             raise
         channel.send(failed(worker, error))
-    return True
 
 
 def failed(worker: int, error: Exception) -> DRLPPError:

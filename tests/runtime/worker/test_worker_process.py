@@ -19,7 +19,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.protocol import Release
-from drlpp.runtime.worker.worker_process import _carried_out_next
+from drlpp.runtime.worker.worker_process import _carry_out_next
 from drlpp.schedule.method import Method
 from tests.support.processes import limit_memory
 from tests.support.training.pipelines import in_a_row
@@ -53,13 +53,13 @@ def test_it_tells_of_tensors_of_a_command_that_its_memory_does_not_hold() -> Non
     state: Any = None
     channel = Mock()
     channel.receive.side_effect = RuntimeError("DefaultCPUAllocator: can't allocate memory")
-    assert _carried_out_next(3, state, channel)
+    _carry_out_next(3, state, channel)
     (answer,) = channel.send.call_args.args
     assert isinstance(answer, OutOfMemory)
     assert str(answer).startswith("worker 3: ")
     channel.receive.side_effect = EOFError()
     with pytest.raises(EOFError):
-        _carried_out_next(3, state, channel)
+        _carry_out_next(3, state, channel)
     channel.send.assert_called_once()
 
 
