@@ -115,8 +115,8 @@ class ElasticTraining:
         self._least, self._most = elasticity.least, elasticity.most
         self._planner = planner
         self._plan = self._first_plan()
-        self._losses: Counter[int] = Counter()
-        self._replacements = 0
+        # Of every worker; of none that can be named.
+        self._losses: Counter[int | None] = Counter()
         self._kept = trainer.saved
         self._measured, self._pace = 0, 0.0
         self._usual: Mapping[int, float] = {}
@@ -167,18 +167,15 @@ class ElasticTraining:
         """
         if self._trainer.saved != self._kept:
             self._losses.clear()
-            self._replacements = 0
         self._kept = self._trainer.saved
         cause = _original(failure)
         lost = cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
-        self._losses.update(lost)
-        self._replacements += not lost
+        self._losses.update(lost or {None})
         present = self._session.present
         most = 1 if isinstance(cause, HostLost) else _MOST_LOSSES
         given_up = tuple(w for w in present if w in lost and self._losses[w] >= most)
-        if self._replacements > _MOST_REPLACEMENTS or (
-            isinstance(cause, HostLost) and not given_up
-        ):
+        no_host_left = isinstance(cause, HostLost) and not given_up
+        if no_host_left or self._losses[None] > _MOST_REPLACEMENTS:
             raise failure
         if given_up:
             self._session.give_up(given_up)

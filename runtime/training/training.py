@@ -158,15 +158,16 @@ class PipelineTrainer:
             )
         path = None if isinstance(placement, PlacementFile) else Path(placement)
         self.out = Path(out)
-        self.document = (
-            placement if isinstance(placement, PlacementFile) else read_placement(placement)
-        )
+        document = placement if isinstance(placement, PlacementFile) else read_placement(placement)
         if model is not None:
-            reference = model.reference if isinstance(model, CapturedModel) else model
-            self.document = self.document.with_model(reference)
-        known = self.document.cluster.accelerators
-        self.method = method or self.document.method
-        self.optimizer = optimizer or self.document.optimizer
+            document = document.with_model(
+                model.reference if isinstance(model, CapturedModel) else model
+            )
+        known = document.cluster.accelerators
+        self.method, self.optimizer = method or document.method, optimizer or document.optimizer
+        self.document = document.model_copy(
+            update={"method": self.method, "optimizer": self.optimizer}
+        )
         self.optimizer.check()
         speeds = speeds if speeds is None else checked_speeds(speeds, known)
         limits = time_limits_of(time_limits, timeout_seconds)
@@ -195,10 +196,7 @@ class PipelineTrainer:
         )
         self._elastic = elastic
         if elastic is not None:
-            fitting = self.document.model_copy(
-                update={"method": self.method, "optimizer": self.optimizer}
-            )
-            self._planner = elastic.planner(fitting, self.captured.graph, path)
+            self._planner = elastic.planner(self.document, self.captured.graph, path)
         described, workers = self.document.cluster, elastic.most if elastic else known
         if workers < known:
             described = described.part(range(workers))
@@ -287,7 +285,17 @@ class PipelineTrainer:
                         f"{store} holds the checkpoint of another run; resume that (--resume, in "
                         "Python resume=True), or give another place for checkpoints"
                     )
-            return self._train(source, plan, folder, store)
+            with self._session() as session:
+                trainer = Trainer(session, source, folder, plan, self.observer, store=store)
+                self.observer.on_begin()
+                if self.staleness:
+                    self.observer.on_staleness(self.staleness)
+                if self._elastic is None:
+                    state = trainer.train(self._plan)
+                else:
+                    state = ElasticTraining(trainer, self._elastic, self._planner).train()
+            write_checkpoint(folder / "model.pt", state, "state_dict")
+            return TrainingResult(state, trainer.reports, folder)
 
     def _settings(self, source: TrainingData, plan: TrainingPlan) -> dict[str, object]:
         """Return what decides the result: a checkpoint is refused where any of it differs."""
@@ -304,21 +312,6 @@ class PipelineTrainer:
             "seed": self.seed,
             "checkpoints": self.checkpoints,
         }
-
-    def _train(
-        self, source: TrainingData, plan: TrainingPlan, folder: Path, store: CheckpointParts | None
-    ) -> TrainingResult:
-        with self._session() as session:
-            trainer = Trainer(session, source, folder, plan, self.observer, store=store)
-            self.observer.on_begin()
-            if self.staleness:
-                self.observer.on_staleness(self.staleness)
-            if self._elastic is None:
-                state = trainer.train(self._plan)
-            else:
-                state = ElasticTraining(trainer, self._elastic, self._planner).train()
-        write_checkpoint(folder / "model.pt", state, "state_dict")
-        return TrainingResult(state, trainer.reports, folder)
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:
