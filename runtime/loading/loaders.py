@@ -252,15 +252,3 @@ def _parts_of(loader: DataLoader) -> tuple[object, ...]:
     """Return what decides about order and samples."""
     batches = loader.batch_sampler
     return loader.dataset, loader.sampler, batches, getattr(batches, "sampler", None)
-
-
-@contextmanager
-def preserve_rng_state(loader: DataLoader) -> Iterator[None]:
-    """Restore generators after an iteration that the next one must not notice."""
-    generators = generators_of(loader)
-    states = [generator.get_state() for generator in generators]
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)

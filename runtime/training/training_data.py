@@ -25,7 +25,6 @@ from drlpp.runtime.loading.loaders import (
     generators_of,
     iterate,
     minibatches_of,
-    preserve_rng_state,
 )
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.batches import chosen, joined, tensors_in
@@ -242,19 +241,18 @@ class LoadedData(TrainingData):
         assert self._held_out is not None
         size, left = self.batch_size, self.held_out_count.samples
         waiting: list[Samples] = []
-        with preserve_rng_state(self._held_out):
-            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT):
-                waiting.append(self._unpack(batch, HELD_OUT))
-                left -= len(waiting[-1])
-                if left < 0:
-                    break
-                # The last minibatch waits until it is known that nothing is missing.
-                if sum(map(len, waiting)) > size:
-                    together = joined(waiting)
-                    whole = (len(together) - 1) // size * size
-                    for begin in range(0, whole, size):
-                        yield chosen(together, slice(begin, begin + size))
-                    waiting = [chosen(together, slice(whole, None))]
+        for samples in self._unnoticed(self._held_out, HELD_OUT):
+            waiting.append(samples)
+            left -= len(samples)
+            if left < 0:
+                break
+            # The last minibatch waits until it is known that nothing is missing.
+            if sum(map(len, waiting)) > size:
+                together = joined(waiting)
+                whole = (len(together) - 1) // size * size
+                for begin in range(0, whole, size):
+                    yield chosen(together, slice(begin, begin + size))
+                waiting = [chosen(together, slice(whole, None))]
         if left:
             raise DataError(
                 f"{HELD_OUT} gives {'fewer' if left > 0 else 'more'} samples than the "
@@ -341,13 +339,24 @@ class LoadedData(TrainingData):
             f"minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
         )
 
+    def _unnoticed(self, loader: DataLoader, name: str) -> Generator[Samples]:
+        """Yield what a loader gives, whose generators are then as if it had not."""
+        generators = generators_of(loader)
+        states = [generator.get_state() for generator in generators]
+        try:
+            for batch in iterate(loader, epoch_seed(self._seed, 0), name=name):
+                yield self._unpack(batch, name)
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+
     def _first(self, loader: DataLoader, name: str) -> int:
         """Return the samples of the first minibatch, which fits, before any worker starts."""
-        with preserve_rng_state(loader):
-            batch = next(iterate(loader, epoch_seed(self._seed, 0), name=name), None)
-        if batch is None:
+        with closing(self._unnoticed(loader, name)) as given:
+            first = next(given, None)
+        if first is None:
             raise InvalidInput(f"{name} gives no minibatch at all; at least one is needed")
-        return len(self._unpack(batch, name))
+        return len(first)
 
     def _count_held_out(self) -> int:
         if self._held_out is None:
@@ -361,9 +370,7 @@ class LoadedData(TrainingData):
         if (samples := self._unpack.known_samples(self._held_out)) is not None:
             return samples
         self._note(f"{HELD_OUT} is read once to count its samples")
-        with preserve_rng_state(self._held_out):
-            batches = iterate(self._held_out, epoch_seed(self._seed, 0), name=HELD_OUT)
-            return sum(len(self._unpack(batch, HELD_OUT)) for batch in batches)
+        return sum(map(len, self._unnoticed(self._held_out, HELD_OUT)))
 
     def _current_state(self) -> LoaderState:
         generators = generators_of(self._train)
