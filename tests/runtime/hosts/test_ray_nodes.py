@@ -225,6 +225,22 @@ def test_a_session_begins_without_hosts_that_others_use_if_it_may() -> None:
         assert session.hosts[1].given_back
 
 
+def test_a_head_that_was_only_cut_off_gets_the_accelerators_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
+    with _session([a, b]) as begun:
+        session = begun()
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "listens", lambda *_: False)
+            assert session._blame("silent") == (
+                "the head of the Ray cluster, head:1, has ended or is cut off"
+            )
+        assert session._blame("silent") == "silent"
+        session.release()
+        assert all(host.given_back for host in session.hosts)
+
+
 def test_a_lost_host_is_looked_for_on_all_nodes_that_are_no_other_hosts() -> None:
     a, b = node("10.0.0.3", cpus=2, hostname="a"), node("10.0.0.5", cpus=2, hostname="b")
     nodes = [a, b]
