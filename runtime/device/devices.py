@@ -122,14 +122,10 @@ class Accelerator:
                 self._torch.set_device(device)
             _start_autograd_on(device)
             self.facts = facts_of(device)
-            if memory_bytes is not None:
-                self._limit_memory(memory_bytes)
-
-    def _limit_memory(self, bytes_: float) -> None:
-        total = self.facts.memory_bytes or bytes_
-        if bytes_ < total:
-            self._torch.set_per_process_memory_fraction(bytes_ / total)
-            self.facts = replace(self.facts, memory_bytes=int(bytes_))
+            total = self.facts.memory_bytes
+            if total is not None and memory_bytes is not None and memory_bytes < total:
+                self._torch.set_per_process_memory_fraction(memory_bytes / total)
+                self.facts = replace(self.facts, memory_bytes=int(memory_bytes))
 
     def new_memory_count(self, holder: str) -> MemoryCount | None:
         """Return what counts the memory of a processor that has a limit; a GPU's does torch."""

@@ -7,7 +7,6 @@ disk, by content: stages that are alike, on any worker and in any run, are compi
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import warnings
 from collections import OrderedDict
@@ -72,7 +71,7 @@ class StageCompiler:
     """Compiles the stages of one worker, and keeps what it has made."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[str, Compiled | CannotBeCompiled] = OrderedDict()
+        self._made = OrderedDict[tuple[object, ...], Compiled | CannotBeCompiled]()
 
     def compiled(
         self,
@@ -103,8 +102,7 @@ class StageCompiler:
             _make_compilable(node, precision)
         module.recompile()
         kinds = [(one.shape, one.stride(), one.dtype, one.requires_grad) for one in inputs]
-        content = repr((module.code, kinds, precision, recomputes))
-        key = hashlib.blake2b(content.encode()).hexdigest()
+        key = module.code, repr(kinds), precision, recomputes
         if key not in self._made:
             with passes_in(precision, inputs[0].device):
                 self._made[key] = _compile(module, inputs, _Partition(precision, recomputes))

@@ -22,8 +22,8 @@ from torch.fx import graph_module
 from torch.overrides import TorchFunctionMode
 
 
-class Retracer(fx.Tracer):
-    """Records every operator, whatever its arguments are."""
+class Retracer(fx.Tracer, TorchFunctionMode):
+    """Records every operator, and the runtime's functions around them, whatever the arguments."""
 
     def trace(
         self,
@@ -31,16 +31,8 @@ class Retracer(fx.Tracer):
         concrete_args: dict[str, Any] | None = None,
     ) -> fx.Graph:
         """Trace the code of a graph."""
-        with _Recording(self):
+        with self:
             return super().trace(root, concrete_args)
-
-
-class _Recording(TorchFunctionMode):
-    """Turns calls of operators, and of the runtime's functions around them, into nodes."""
-
-    def __init__(self, tracer: fx.Tracer) -> None:
-        super().__init__()
-        self._tracer = tracer
 
     def __torch_function__(
         self,
@@ -50,7 +42,7 @@ class _Recording(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if isinstance(func, OpOverload | FunctionType):
-            return self._tracer.create_proxy("call_function", func, tuple(args), dict(kwargs or {}))
+            return self.create_proxy("call_function", func, tuple(args), dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

@@ -99,7 +99,6 @@ class StageRunner:
             copies of others, by tie.
         minibatches: where inputs and targets come from.
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
-        counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
         seed: of dropout.
         first_minibatch: how many minibatches came before this run; dropout continues from there.
         weights: those that this stage alone holds, and its copies of others.
@@ -118,7 +117,6 @@ class StageRunner:
     delays: Mapping[int, int]
     minibatches: MinibatchSource
     sum_over_replicas: SumOverReplicas | None = None
-    counts_for_norm: bool = True
     seed: int = 0
     first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
@@ -317,13 +315,6 @@ class StageRunner:
         with self.weights.lent(part, backward=True):
             self.weights.add(half_done.of_weights())
         self.weights.done_with(part)
-
-    def own_squared_norm(self) -> float:
-        """Return what this replica's gradients add to the squared norm over all stages.
-
-        Those of weights that other stages hold too are left out.
-        """
-        return self.weights.gradients[OWN].squared_norm() if self.counts_for_norm else 0.0
 
     def update(self, contributions: int) -> None:
         """Update the stage's own weights with the mean of the gradients of ``contributions`` parts.

@@ -172,7 +172,7 @@ class StageWeights:
         if method.skips_updates and squared_norm is not None and not math.isfinite(squared_norm):
             gradients.discard()
             for policy in policies:
-                policy.skip_update()
+                policy.update(skipped=True)
             return False
         divisor = contributions * method.applied_loss_scale
         gradients.assign_gradients(divisor)

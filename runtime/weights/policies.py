@@ -61,21 +61,17 @@ class WeightPolicy:
     def done_with(self, use: WeightUse) -> None:
         """Note that a part has made its backward."""
 
-    def update(self) -> None:
-        """Perform one update from the gradients in ``weights``."""
-        if self._rates:
+    def update(self, *, skipped: bool = False) -> None:
+        """Perform one update from the gradients in ``weights``.
+
+        One that is ``skipped`` changes neither weights nor optimizer. It counts: the schedule of
+        learning rates moves on, and predictions follow the last step that was made.
+        """
+        if self._rates and not skipped:
             rate = self._rates[min(self._version, len(self._rates) - 1)]
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-        self._step(skipped=False)
-        self._version += 1
-
-    def skip_update(self) -> None:
-        """Count an update that changes neither weights nor optimizer.
-
-        The schedule of learning rates moves on, and predictions follow the last step that was made.
-        """
-        self._step(skipped=True)
+        self._step(skipped=skipped)
         self._version += 1
 
     def _step(self, *, skipped: bool) -> None:

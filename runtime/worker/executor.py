@@ -50,6 +50,7 @@ class Executor:
         clock: of this run; says when the device performed the actions.
         on_progress: called with the number of minibatches that are done.
         everyone: the group of all workers of the placement; None in an evaluation.
+        leads: whether this replica's gradients stand for the stage's in a norm over all.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
     """
 
@@ -58,6 +59,7 @@ class Executor:
     clock: Clock
     on_progress: Callable[[int], None]
     everyone: dist.ProcessGroup | None = None
+    leads: bool = True
     speed: float = 1.0
     _received: dict[Message, list[Tensor]] = field(default_factory=dict)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
@@ -166,8 +168,10 @@ class Executor:
 
         It is not finite on any stage if a gradient of one of them is not.
         """
-        own = self._tied.squared_norm(self._last_of[version])
-        own += sum(runner.own_squared_norm() for runner in self._trained)
+        own = 0.0
+        if self.leads:
+            own = self._tied.squared_norm(self._last_of[version])
+            own += sum(runner.weights.gradients[OWN].squared_norm() for runner in self._trained)
         total = torch.tensor([own], dtype=torch.float64)
         assert self.everyone is not None
         self.everyone.allreduce([total]).wait()
@@ -254,7 +258,7 @@ class TiedSums:
             squared_norm_of(self._total(stage, tie, last)[:-1])
             for stage, runner in self._runners.items()
             for tie in runner.weights.ties
-            if runner.counts_for_norm and runner.weights.is_root(tie)
+            if runner.weights.is_root(tie)
         )
 
     def forget(self) -> None:

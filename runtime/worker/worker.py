@@ -99,6 +99,11 @@ class Worker:
         assert self._deployed is not None
         return self._deployed
 
+    @property
+    def _leads(self) -> bool:
+        """Whether this is the first of the replicas of its stage."""
+        return self._worker == self._held.command.group.replicas[0]
+
     def carry_out(self, command: Command) -> Any:
         """Carry out a command; raise what goes wrong."""
         match command:
@@ -219,7 +224,6 @@ class Worker:
                     delays=delays,
                     minibatches=self._samples,
                     sum_over_replicas=connections.start_sum if connections.replicas else None,
-                    counts_for_norm=self._worker == command.group.replicas[0],
                     seed=command.seed,
                     optimizer_state=optimizer_state,
                     device=self._accelerator.device,
@@ -289,6 +293,7 @@ class Worker:
             on_progress=self._progress_of(runners[-1], on_progress),
             everyone=held.connections.everyone if trains else None,
             speed=self._spec.speed,
+            leads=self._leads,
         )
         self._accelerator.reset_peak_memory()
         with computing_on(self._spec.core):
@@ -326,9 +331,7 @@ class Worker:
         self, runner: Runner, on_progress: Callable[[int], None]
     ) -> Callable[[int], None]:
         """Return what is called during a run: from time to time it reports to the controller."""
-        reports = (
-            runner.program.loss is not None and self._worker == self._held.command.group.replicas[0]
-        )
+        reports = runner.program.loss is not None and self._leads
         last = time.monotonic()
 
         def report(through: int) -> None:

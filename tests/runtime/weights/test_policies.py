@@ -129,7 +129,7 @@ def test_what_a_part_still_needs_is_stashed_and_nothing_else(changes: tuple[bool
     policy.begin({(0, 0): first, (1, 0): second}, [0.5])
     for changed in changes:
         _set_gradients(policy, 0.1)
-        policy.update() if changed else policy.skip_update()
+        policy.update(skipped=not changed)
     newest = weight.detach().clone()
     assert bool((newest < 1).all()) == any(changes)
     assert len(policy.copies()) == 2

@@ -60,9 +60,18 @@ _row("ZB-V's last W behind its update", _V[:1], SCHEDULE_KINDS, "zb-v")(_behind_
 _row("a worker updates its first stage only", _V, StageRunner, "update")(
     lambda update: lambda runner, n: update(runner, n) if runner.program.stage < 2 else None
 )
-_row("a norm without a worker's second stage", _V, StageRunner, "own_squared_norm")(
-    lambda norm: lambda runner: norm(runner) if runner.program.stage < 2 else 0.0
-)
+
+
+@_row("a norm without a worker's second stage", _V, Executor, "_share_squared_norm")
+def _(share: Any) -> Any:
+    def of_the_first(executor: Executor, version: int) -> None:
+        both, executor.runners = executor.runners, executor.runners[:1]
+        share(executor, version)
+        executor.runners = both
+        for runner in executor._trained:
+            runner.squared_norm = executor._trained[0].squared_norm
+
+    return of_the_first
 
 
 def _lost(payload: str) -> Any:

@@ -174,7 +174,6 @@ def _runners(
             sum_over_replicas=(lambda tensor: replicas.allreduce([tensor]))  # type: ignore
             if len(command.group.replicas) > 1
             else None,
-            counts_for_norm=worker == command.group.replicas[0],
             seed=command.seed,
             first_minibatch=run.first_minibatch,
         )
@@ -195,6 +194,7 @@ def _perform(
                 everyone=_Group(room, "everyone", plan.pipeline.workers, worker),  # type: ignore
                 clock=Clock(),
                 on_progress=lambda through: None,
+                leads=worker == plan.pipeline.stages[plan.pipeline.stage_of(worker)][0],
             ).run(run.actions)
         except BaseException as error:
             room.failures.append(error)
