@@ -189,9 +189,7 @@ class LearningJob:
 
     @cached_property
     def _space(self) -> Space:
-        space = self.given.search.space(
-            self.session.method, self.given.method, self.profile.batch_size
-        )
+        space = self.given.search.space(self.session.method, self.given.method, self.profile)
         search = self.given.search
         if (search.vary, search.objective) == (None, "seconds"):
             # Depths are no faster way to the same weights: they are later ones. Nothing is staler

@@ -90,7 +90,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
             given.seed,
         )
 
-    space = search.space(chosen, method, costs.batch_size)
+    space = search.space(chosen, method, costs)
     planned, contracted = problem, None
     if search.cut_at != "operators":
         option = f"--cut-at {search.cut_at}"

@@ -30,6 +30,7 @@ from drlpp.specs.cluster import CLUSTER_FILES, Cluster, DeviceChoice
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 
 if TYPE_CHECKING:
+    from drlpp.costs.profile import Profile
     from drlpp.models.model_reference import ModelReference
     from drlpp.models.task import Option
     from drlpp.planners import Space, Vary
@@ -378,7 +379,7 @@ class SearchSettings:
     )
     compare: Compare = field(default_factory=list)
 
-    def varied(self, method: MethodSettings) -> frozenset[Vary] | None:
+    def varied(self, method: MethodSettings, kinds: Sequence[str] = ()) -> frozenset[Vary] | None:
         """Return what may vary, None for the usual; an option that is given does not."""
         from drlpp.planners import objective_for, read_vary, usually_varied
 
@@ -386,13 +387,16 @@ class SearchSettings:
             return read_vary(self.vary)
         chosen = method.method(Method())
         objective = objective_for(chosen, self.objective)
-        return usually_varied(chosen, method.options, objective)
+        return usually_varied(chosen, method.options, objective, kinds)
 
-    def space(self, chosen: Method, method: MethodSettings, batch_size: int | None = None) -> Space:
+    def space(self, chosen: Method, method: MethodSettings, costs: Profile | None = None) -> Space:
         """Return the space of candidates with a method, that of the settings or one made of it."""
         from drlpp.planners import Space
 
-        return Space(chosen, self.varied(method), batch_size=batch_size)
+        if costs is None:
+            return Space(chosen, self.varied(method))
+        kinds = [operator.type for operator in costs.graph.operators]
+        return Space(chosen, self.varied(method, kinds), batch_size=costs.batch_size)
 
 
 @dataclass(frozen=True)

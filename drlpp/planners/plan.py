@@ -108,7 +108,8 @@ def plan(
     problem = replace(problem, replicate=replicate)
     fixed = method.model_fields_set if vary is None else set(Vary)
     if vary is None:
-        vary = usually_varied(method, method.model_fields_set, objective)
+        kinds = problem.workload.kinds
+        vary = usually_varied(method, method.model_fields_set, objective, kinds)
     space = Space(method, vary, most_staleness, costs.batch_size)
     found = plan_or_way_out(problem, space, planner, costs.batch_size, fixed)
     return replace(

@@ -172,9 +172,9 @@ def test_of_each_kind_what_promises_the_loss_first_takes_part() -> None:
 
 def test_the_search_chooses_the_depth_unasked_and_folds() -> None:
     usual = MethodSettings()
-    assert SearchSettings().space(Method(), usual, 8).deepens
+    assert SearchSettings().space(Method(), usual).deepens
     flushing = Method(schedule="gpipe", policy="sync")
-    schedules = SearchSettings(vary="schedule").space(flushing, usual, 8)
+    schedules = SearchSettings(vary="schedule").space(flushing, usual)
     assert "zb-v" in {method.schedule for method in schedules.methods}
 
 

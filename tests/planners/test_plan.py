@@ -246,6 +246,17 @@ def test_the_default_is_the_loss_for_which_microbatches_vary() -> None:
     assert drlpp.plan(**options, objective="seconds").method.microbatches == 1
     given = Method(microbatches=1, in_flight_per_link=0)
     assert drlpp.plan(**options, method=given).method == given
+    # Where batches are normalised, that of a microbatch would be another.
+    graph = profile.graph.model_copy(
+        update={
+            "operators": tuple(
+                operator.model_copy(update={"type": "batch_norm"})
+                for operator in profile.graph.operators
+            )
+        }
+    )
+    normalising = options | {"profile": profile.model_copy(update={"graph": graph})}
+    assert drlpp.plan(**normalising).method.microbatches == 1
     # What larger updates delay is not known.
     accumulating = Method(accumulate=2)
     by_seconds = drlpp.plan(**options, method=accumulating, objective="seconds")

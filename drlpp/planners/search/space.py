@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -68,13 +68,16 @@ def read_vary(text: str) -> frozenset[Vary]:
 
 
 def usually_varied(
-    method: Method, fixed: Collection[str], objective: str
+    method: Method, fixed: Collection[str], objective: str, kinds: Iterable[str] = ()
 ) -> frozenset[Vary] | None:
     """Return what may be chosen where nothing is said but the ``fixed`` options of a method.
 
-    That is as in :class:`Space`; to a loss microbatches, too, which make weights less late.
+    That is as in :class:`Space`; to a loss microbatches, too, which make weights less late, but not
+    where ``kinds`` of operators normalise batches: each microbatch would be one.
     """
     free = {what for what in (Vary.DEPTH, Vary.MICROBATCHES) if _FIELDS[what] not in fixed}
+    if "batch_norm" in kinds:
+        free -= {Vary.MICROBATCHES}
     if objective != "loss":
         return None if Vary.DEPTH in free else frozenset()
     return frozenset(free - {Vary.DEPTH} if method.flushes else free)
