@@ -39,7 +39,7 @@ class Workload:
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
         working_bytes: while they compute, and then those of the loss
-            (:mod:`drlpp.costs.memory`); None where nothing is said of it.
+            (:mod:`drlpp.costs.memory`).
         edges: pairs of operators, the first of which may not stand in a later stage.
         transfers: the tensors between operators.
         ties: the weights that several operators read.
@@ -57,9 +57,9 @@ class Workload:
     update_seconds: Array
     parameter_bytes: Array
     kept_bytes: Array
+    working_bytes: Array
     edges: tuple[tuple[int, int], ...]
     transfers: tuple[Transfer, ...]
-    working_bytes: Array | None = None
     ties: tuple[SharedParameter, ...] = ()
     kinds: tuple[str, ...] = ()
     forward_overhead_seconds: float = 0.0
@@ -198,8 +198,6 @@ class Workload:
 
         Shapes are ``(stages, operators)`` and ``(stages,)``.
         """
-        if self.working_bytes is None:
-            return numpy.zeros(len(inside))
         working = self.working_bytes
         if self.method.parts_of_update(1) > 1 and not self.method.schedule_kind.splits_backward:
             # A weight's gradient is as large for every part.

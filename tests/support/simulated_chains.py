@@ -77,6 +77,7 @@ def chain_workload(
         update_seconds=numpy.zeros(count),
         parameter_bytes=numpy.ones(count),
         kept_bytes=numpy.ones(count),
+        working_bytes=numpy.zeros(count + 1),
         edges=tuple((i, i + 1) for i in range(count - 1)),
         transfers=tuple(Transfer((i, i + 1), bytes_, bytes_) for i, bytes_ in enumerate(messages)),
     )

@@ -43,7 +43,7 @@ def workloads(
         # A weight takes the same time whoever reads it.
         update_seconds = parameter_bytes * draw(st.sampled_from([0.0, 0.25]))
     forward_seconds, backward_seconds, kept_bytes = column(), column(), column()
-    working_bytes = None
+    working_bytes = numpy.zeros(count + 1)
     if draw(st.booleans()):
         busy = forward_seconds + backward_seconds + kept_bytes + parameter_bytes > 0
         working_bytes = numpy.append(column() * busy, draw(amounts))
