@@ -150,9 +150,6 @@ class ExecutionPlan:
 
         It is called with the minibatches of the run, and the tie whose weights are meant, or none
         for those that only one stage holds.
-
-        Raises:
-            InvalidInput: the schedule cannot provide what the policy needs.
         """
 
         @lru_cache(maxsize=1 + len(self.ties))

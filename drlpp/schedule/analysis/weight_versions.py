@@ -29,7 +29,7 @@ from drlpp.schedule.actions import (
 )
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
-from drlpp.schedule.per_stage import of_links, of_stages
+from drlpp.schedule.per_stage import of_stages
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.ties import Tie, is_update
@@ -100,7 +100,6 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
         InvalidInput: if the method cannot run on such a pipeline.
     """
     method.schedule_kind.check_stages_held(pipeline)
-    of_links(method.in_flight_per_link, len(pipeline.stages))
     of_stages(method.recompute, len(pipeline.stages))
     _check_accumulation(pipeline, method)
     delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
@@ -125,13 +124,9 @@ def weight_uses(
         schedule: of the run.
         method: its policy.
         tie: whose weights; None for those that only one stage holds.
-
-    Raises:
-        InvalidInput: if the schedule cannot provide what the policy needs.
     """
     pipeline = schedule.pipeline
     versions = {worker: weight_versions(schedule, worker) for worker in schedule.actions}
-    _check_accumulation(pipeline, method)
     entered = _contained_when_entering(schedule, versions)
     version_of, lookahead = method.policy_facts.version, method.lookahead or Lookahead()
     if tie is not None:

@@ -14,6 +14,7 @@ from drlpp.schedule.actions import MicrobatchId, Update
 from drlpp.schedule.analysis.staleness import staleness_text, usual_staleness
 from drlpp.schedule.analysis.weight_versions import (
     stage_delay,
+    stage_delays,
     steady_delay,
     update_rates,
     weight_uses,
@@ -92,6 +93,7 @@ def _uses(
     pipeline: Pipeline, minibatches: int, **method: object
 ) -> dict[int, dict[MicrobatchId, WeightUse]]:
     chosen = Method.model_validate(method)
+    stage_delays(pipeline, chosen)
     return weight_uses(chosen.schedule_for(pipeline, minibatches), chosen)
 
 
