@@ -8,7 +8,6 @@ replicas hold many weights the rule is too low, and a search that goes by it end
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy
@@ -71,8 +70,7 @@ class SumsLeft:
 
     def __init__(self, workload: Workload, cluster: Cluster) -> None:
         self._workload, self._cluster = workload, cluster
-        # A search comes back to the same stages.
-        self._of = cache(self._seconds_of)
+        self._known: dict[tuple[Stage, bool], float] = {}
 
     def __call__(self, placement: Placement) -> float:
         """Return a lower bound; 0 where no stage is replicated."""
@@ -87,6 +85,13 @@ class SumsLeft:
             ),
             default=0.0,
         )
+
+    def _of(self, stage: Stage, last: bool) -> float:
+        # A search, which may go on in another process, comes back to the same stages.
+        found = self._known.get((stage, last))
+        if found is None:
+            found = self._known[stage, last] = self._seconds_of(stage, last)
+        return found
 
     def _seconds_of(self, stage: Stage, last: bool) -> float:
         workload = self._workload

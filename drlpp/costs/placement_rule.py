@@ -18,8 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 
 import numpy
 
@@ -73,13 +72,12 @@ class PlacedSeconds:
         return max(max(self.shared.values(), default=0.0), float(self.accelerators.total().max()))
 
 
+@dataclass(eq=False)
 class PlacementRule:
     """The rule for placements of workloads on one cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        # A search comes back to the same few, and looking at all their links takes long.
-        self._groups_of = cache(self._groups)
+    cluster: Cluster
+    _groups: dict[Holders, Group] = field(default_factory=dict)
 
     def seconds(self, placed: PlacedStages) -> PlacedSeconds:
         """Return what the stages of a placement take."""
@@ -91,9 +89,13 @@ class PlacementRule:
             of_all = replace(stages, compute=stages.compute + stages.compute[::-1])
         return PlacedSeconds(stages, of_all, shared)
 
-    def _groups(self, holders: Holders) -> Group:
+    def _groups_of(self, holders: Holders) -> Group:
         """Return the groups of stages, whose messages are counted by ports."""
-        return Group.together(Group.of(self.cluster, held, ()) for held in holders)
+        # A search comes back to the same few, and looking at all their links takes long.
+        if holders not in self._groups:
+            groups = [Group.of(self.cluster, held, ()) for held in holders]
+            self._groups[holders] = Group.together(groups)
+        return self._groups[holders]
 
     def _messages(self, placed: PlacedStages) -> tuple[Array, dict[str, float]]:
         """Return how long ports are held for a minibatch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import random
 from dataclasses import replace
 
@@ -55,6 +56,16 @@ def played(problem: PlanningProblem, candidate: Candidate) -> float:
     return simulate(
         workload, problem.cluster, candidate.placement, candidate.method
     ).seconds_per_minibatch
+
+
+def test_a_judge_that_has_judged_goes_on_in_another_process() -> None:
+    given = problem()
+    judge = Judge(given, Space(Method()))
+    candidates = [Candidate(placement, Method()) for placement in drawn(given, 4)]
+    assert any(len(held) > 1 for one in candidates for held in one.placement.holders)
+    found = [(judge.by_rule(one), judge(one)) for one in candidates]
+    other: Judge = pickle.loads(pickle.dumps(judge))
+    assert [(other.by_rule(one), other(one)) for one in candidates] == found
 
 
 @given(seed=st.integers(0, 50))
