@@ -18,10 +18,10 @@ class WorkerUsage(Record):
     ``busy_seconds`` is computing (forward, backward, prediction, update), ``waiting_seconds``
     waiting for messages and all-reduces; both are sums over the window.
     ``peak_memory_bytes`` is the largest resident size of the process, or on a GPU, and where memory
-    is limited, the most that its tensors took. ``bytes_sent`` counts the whole run.
+    is limited, the most that its tensors took.
     """
 
-    # Earlier ones say what computing took of the processor, too.
+    # Earlier ones say what computing took of the processor, and what was sent, too.
     model_config = ConfigDict(extra="ignore")
 
     worker: Count
@@ -29,7 +29,6 @@ class WorkerUsage(Record):
     busy_seconds: MeasuredSeconds
     waiting_seconds: MeasuredSeconds
     peak_memory_bytes: Count
-    bytes_sent: Count
 
 
 class LinkUsage(Record):

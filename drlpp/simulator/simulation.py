@@ -16,7 +16,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Receive, Send
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
-from drlpp.schedule.pipeline import Pipeline, senders_to_all
+from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.timeline import TimedAction
 from drlpp.simulator.playing.costs import Pricing
@@ -125,12 +125,8 @@ class Simulation:
 
     @cached_property
     def workers(self) -> tuple[WorkerUsage, ...]:
-        """What every worker did in the window and needed, by worker.
-
-        Bytes sent are of messages, over the whole run; those of all-reduces do not count, as they
-        do not in a measurement.
-        """
-        seconds, sent = self.window_seconds, self._bytes_sent
+        """What every worker did in the window and needed, by worker."""
+        seconds = self.window_seconds
         usages = []
         for index, worker in enumerate(self.accelerators):
             busy = self.steady.busy_seconds(index, self.window.length)
@@ -141,7 +137,6 @@ class Simulation:
                     busy_seconds=busy,
                     waiting_seconds=max(0.0, seconds - busy),
                     peak_memory_bytes=round(self.memory_bytes[index]),
-                    bytes_sent=round(sent[index]),
                 )
             )
         return tuple(sorted(usages, key=lambda usage: usage.worker))
@@ -193,24 +188,6 @@ class Simulation:
                     start, now = next(times)
                 timed.append(TimedAction(worker, action, start, now))
         return tuple(sorted(timed, key=lambda timed_action: timed_action.start))
-
-    @cached_property
-    def _bytes_sent(self) -> list[float]:
-        """Of the run for the window, by index; replicas send the same."""
-        sent = [0.0] * len(self.accelerators)
-        minibatches, stages = self.window.minibatches, self.pipeline.stages
-        for (_, source, target), bytes_ in self.pricing.message_bytes.items():
-            senders = stages[source]
-            for sender in senders if senders != stages[target] else ():
-                sent[self.accelerators.index(sender)] += bytes_ * minibatches / len(senders)
-        ties = zip(self.method.ties(self.pipeline), self.pricing.tied_bytes, strict=True)
-        for tie, bytes_ in ties:
-            updates = -(-minibatches // tie.together)
-            for other in tie.others:
-                for source, target in ((other, tie.root), (tie.root, other)):
-                    for sender, _ in senders_to_all(stages[source], stages[target]):
-                        sent[self.accelerators.index(sender)] += bytes_ * updates
-        return sent
 
 
 def simulate(

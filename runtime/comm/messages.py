@@ -42,7 +42,6 @@ class Mailbox:
     """Sends and receives the messages of one worker, in the order of its schedule.
 
     Attributes:
-        bytes_sent: of all messages so far.
         message_bytes: of the largest message to every worker that has got any.
     """
 
@@ -61,7 +60,6 @@ class Mailbox:
         # or had the place for it ready, before it could let this one come so far.
         self._most_unconfirmed = posted
         self._unconfirmed: defaultdict[int, deque[Transfer]] = defaultdict(deque)
-        self.bytes_sent = 0
         self.message_bytes: dict[int, int] = {}
         for action in islice(self._expected, posted):
             self._post(action)
@@ -83,7 +81,6 @@ class Mailbox:
         """Start sending; the tensors are kept until they have arrived."""
         transfer = self._links.send(tensors, action.to)
         bytes_ = sum(tensor.nbytes for tensor in transfer.tensors)
-        self.bytes_sent += bytes_
         self.message_bytes[action.to] = max(self.message_bytes.get(action.to, 0), bytes_)
         unconfirmed = self._unconfirmed[action.to]
         unconfirmed.append(transfer)

@@ -366,7 +366,6 @@ class RunResult:
     losses: dict[MicrobatchId, float] = field(default_factory=dict)
     scores: dict[MicrobatchId, Tensor] = field(default_factory=dict)
     peak_memory_bytes: int = 0
-    bytes_sent: int = 0
     weight_bytes: int = 0
     peak_weight_bytes: int = 0
     message_bytes: dict[int, int] = field(default_factory=dict)

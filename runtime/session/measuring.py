@@ -129,7 +129,6 @@ def measurement_of_whole(
                 busy_seconds=seconds,
                 waiting_seconds=0.0,
                 peak_memory_bytes=bytes_,
-                bytes_sent=0,
             )
             for worker, bytes_ in peak_memory_bytes.items()
         ),
@@ -243,7 +242,6 @@ def _usage(
         busy_seconds=seconds[True],
         waiting_seconds=seconds[False],
         peak_memory_bytes=result.peak_memory_bytes,
-        bytes_sent=result.bytes_sent,
     )
 
 
@@ -264,7 +262,7 @@ class Stretch:
         for worker, result in results.items():
             now = _usage(worker, schedule, result, begin, end)
             if before := self.workers.get(worker):
-                summed = ("busy_seconds", "waiting_seconds", "bytes_sent")
+                summed = ("busy_seconds", "waiting_seconds")
                 both = {name: getattr(before, name) + getattr(now, name) for name in summed}
                 both["peak_memory_bytes"] = max(before.peak_memory_bytes, now.peak_memory_bytes)
                 now = now.model_copy(update=both)

@@ -306,7 +306,6 @@ class Worker:
             # The last of the stages is the model's last, if any is.
             scores=to_device(last.scores, CPU) if isinstance(last, EvaluationRunner) else {},
             peak_memory_bytes=(held.memory or self._accelerator).peak_memory_bytes(),
-            bytes_sent=executor.mailbox.bytes_sent,
             message_bytes=executor.mailbox.message_bytes,
             bucket_bytes=max(bucket_bytes) if held.connections.replicas else 0,
             weight_bytes=sum(w.nbytes for runner in trained for w in runner.weights.newest),

@@ -176,7 +176,6 @@ def _measurement(plan: ExecutionPlan, busy_milliseconds: list[float]) -> Measure
             busy_seconds=1e-3 * milliseconds,
             waiting_seconds=0.0,
             peak_memory_bytes=0,
-            bytes_sent=0,
         )
         for worker, milliseconds in enumerate(busy_milliseconds)
     ]

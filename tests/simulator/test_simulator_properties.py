@@ -150,8 +150,7 @@ def test_the_timeline_is_possible(case: tuple[Profile, Cluster, Simulation]) -> 
 def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation]) -> None:
     """What crosses a border of stages goes forward once for each reader, and comes back.
 
-    And for every update of a tie each replica of its root gets what another stage has found, and
-    each replica of the others the sum.
+    A message of a tie has all its parameters.
     """
     profile, _, found = case
     graph, stages = profile.graph, found.placement.stage_of_operator(len(profile.graph))
@@ -162,18 +161,10 @@ def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation
         for operator, stage in readers
         if stages[operator] != stage
     )
-    sent = sum(usage.bytes_sent for usage in found.workers)
-    # Of microbatches, bytes are fractions; those of a worker are rounded.
-    minibatches = found.window.minibatches
-    expected = crossing * minibatches
-    ties = zip(found.method.ties(found.pipeline), found.placement.ties(graph).items(), strict=True)
-    for tie, (tied, parameters) in ties:
-        assert tie.stages == tied
-        replicas = {stage: len(found.pipeline.stages[stage]) for stage in tied}
-        copies = sum(replicas[tie.root] + replicas[stage] for stage in tie.others)
-        bytes_ = sum(parameter.bytes_ for parameter in parameters)
-        expected += math.ceil(minibatches / tie.together) * copies * bytes_
-    assert sent == pytest.approx(expected, abs=len(found.workers))
+    assert sum(found.pricing.message_bytes.values()) == pytest.approx(crossing)
+    tied = found.placement.ties(graph)
+    assert [tie.stages for tie in found.method.ties(found.pipeline)] == list(tied)
+    assert list(found.pricing.tied_bytes) == [sum(p.bytes_ for p in ps) for ps in tied.values()]
 
 
 @st.composite

@@ -17,7 +17,6 @@ def measurement(seconds: float, workers: int = 2) -> Measurement:
                 busy_seconds=7 * seconds,
                 waiting_seconds=3 * seconds,
                 peak_memory_bytes=10**6,
-                bytes_sent=10,
             )
             for worker in range(workers)
         ),

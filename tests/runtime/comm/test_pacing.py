@@ -83,7 +83,7 @@ def test_workers_take_as_long_as_their_links_and_compute_the_same(
         took = time.perf_counter() - begin
         assert [found[w].losses for w in (0, 1)] == [expected[w].losses for w in (0, 1)]
         if placement is halves:
-            each = max(result.bytes_sent for result in found.values()) / MINIBATCHES
+            each = max(max(result.message_bytes.values()) for result in found.values())
             least = link.seconds(each) * (MINIBATCHES - 1)
         else:
             least = 2 * link.seconds(found[0].bucket_bytes / 2) * (MINIBATCHES // 2 - 1)

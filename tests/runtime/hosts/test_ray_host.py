@@ -190,7 +190,7 @@ def test_times_of_another_clock_become_ours(actor: Actor, tmp_path: Path, same: 
         actor.machine = ""
     host = host_of(actor, tmp_path)
     times = [(begin + AHEAD, begin + AHEAD + 2)]
-    result = RunResult(times=times, losses={}, scores={}, peak_memory_bytes=0, bytes_sent=0)
+    result = RunResult(times=times, losses={}, scores={}, peak_memory_bytes=0)
     host.arrived.append((0, (1, result)))
     ((_, answer),) = events_of_soon(host)
     assert isinstance(answer, RunResult)

@@ -58,8 +58,6 @@ def test_placements_one_after_another_on_the_same_workers(
         assert 0 < usage.busy_seconds <= window
         assert usage.busy_seconds + usage.waiting_seconds <= window * 1.001
         assert usage.peak_memory_bytes > 1e6
-    # Activations of 8 × 16 floats for every minibatch, in one direction or the other.
-    assert first.workers[0].bytes_sent == 8 * 16 * 4 * (4 + 6 + 3)
 
 
 def test_timeline_is_the_schedule_as_it_ran(

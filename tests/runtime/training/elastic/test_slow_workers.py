@@ -136,7 +136,6 @@ class Told:
                 busy_seconds=20 * usual * slower.get(worker, 1.0),
                 waiting_seconds=0.0,
                 peak_memory_bytes=0,
-                bytes_sent=0,
             )
             usages.append(usage)
         slowest = max(usage.busy_seconds for usage in usages) / 20
