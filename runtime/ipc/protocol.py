@@ -92,6 +92,7 @@ class WorkerSpec:
         place: its number among the workers of its host.
         address: of its host, where other workers reach it.
         store: where it finds them.
+        device: that it computes on.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
         memory_bytes: of its accelerator; None for all that there is.
         core: that it computes on; None leaves it to the system.
@@ -105,6 +106,7 @@ class WorkerSpec:
     place: int
     address: str
     store: StoreAddress
+    device: DeviceChoice = DeviceChoice.CPU
     speed: float = 1.0
     memory_bytes: float | None = None
     core: int | None = None
@@ -154,8 +156,6 @@ MODEL_FILE, SAMPLES_FILE = "model.pt", "samples.pt"
 @dataclass(frozen=True)
 class Load:
     """Read the model, and samples to work on: a worker's first command."""
-
-    device: DeviceChoice = DeviceChoice.CPU
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from multiprocessing import connection as mp_connection
 from operator import methodcaller
@@ -139,12 +138,15 @@ class WorkerGroup(PresentHosts):
         names = [host.name for host in hosts.values()]
         # A host that has returned may be another machine, with other cores.
         cores = cores_for(self.speeds, [(h.machine, h.cores) for h in hosts.values()])
+        # One that has had a GPU tells that it finds none; the others fail.
+        had_gpu = self.devices.keys() if self.device.demands_gpu else ()
         specs = {
             worker: WorkerSpec(
                 worker=worker,
                 place=names[:worker].count(names[worker]),
                 address=hosts[worker].address,
                 store=store,
+                device=DeviceChoice.AUTO if worker in had_gpu else self.device,
                 speed=self.speeds[worker],
                 memory_bytes=self.memory_bytes[worker],
                 core=cores[worker],
@@ -168,13 +170,7 @@ class WorkerGroup(PresentHosts):
         """Give new workers the model, and all of them other samples."""
         if self._informed:
             return
-        load = Load(self.device)
-        commands = dict.fromkeys(self.present, load)
-        if self.device.demands_gpu:
-            # One that has had a GPU tells that it finds none; the others fail.
-            again = replace(load, device=DeviceChoice.AUTO)
-            commands |= dict.fromkeys(self.devices.keys() & commands.keys(), again)
-        devices = self.command(commands)
+        devices = self.command(dict.fromkeys(self.present, Load()))
         if lost := without_their_gpu(self.devices, devices):
             self.kill()
             whose = ", ".join(map(self._description_of, lost))

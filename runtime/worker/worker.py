@@ -108,7 +108,7 @@ class Worker:
         """Carry out a command; raise what goes wrong."""
         match command:
             case Load():
-                return self._load(command)
+                return self._load()
             case Deploy():
                 return self._deploy(command)
             case Run():
@@ -125,9 +125,9 @@ class Worker:
                 return self._train_parallel(command)
         return None
 
-    def _load(self, command: Load) -> DeviceFacts:
+    def _load(self) -> DeviceFacts:
         self._accelerator = accelerator_of(
-            command.device,
+            self._spec.device,
             self._spec.place,
             self._spec.memory_bytes,
             on_one_host=self._spec.on_one_host,

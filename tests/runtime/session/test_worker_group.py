@@ -12,7 +12,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, ModelError, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import Ended, Event, Hosts, LocalHost, WorkerHost
-from drlpp.runtime.ipc.protocol import Load, Release
+from drlpp.runtime.ipc.protocol import Load, Release, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import worker_group
 from drlpp.runtime.session.profiling import crowded_host, ends_to_measure, session_cluster
@@ -91,11 +91,13 @@ def test_a_gpu_that_is_gone_loses_its_worker_which_goes_on_on_no_processor(hoste
     asked_for: list[str] = []
     answers: list[Event] = []
 
-    def send(worker: int, command: Load) -> None:
-        asked_for.append(command.device)
+    def start(specs: list[WorkerSpec]) -> None:
+        asked_for.extend(spec.device for spec in specs)
+
+    def send(worker: int, _command: Load) -> None:
         answers.append((worker, gpus[worker]))
 
-    host.send.side_effect = send
+    host.start.side_effect, host.send.side_effect = start, send
     host.events.side_effect = lambda ready: [answers.pop(0)] if answers else []
     group.prepare()
     gpus[1] = DeviceFacts()
