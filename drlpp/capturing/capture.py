@@ -31,8 +31,6 @@ from drlpp.models.model_reference import Model, ModelReference
 from drlpp.models.task import Task, checked_task
 from drlpp.specs.batches import chosen
 
-__all__ = ["CapturedModel", "capture"]
-
 
 @dataclass(frozen=True)
 class CapturedModel:

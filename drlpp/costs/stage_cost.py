@@ -98,15 +98,10 @@ class StageWork:
     tied_updates: Array
     method: Method
 
-    def chosen(self, stages: int | Sequence[int]) -> StageWork:
-        """Return the work of one or some of many stages."""
-        values = {of.name: getattr(self, of.name) for of in fields(self)}
-        taken: dict[str, Any] = {
-            name: numpy.take(value, stages)
-            for name, value in values.items()
-            if isinstance(value, numpy.ndarray) and value.ndim
-        }
-        return replace(self, **taken)
+    def chosen(self, stages: Sequence[int]) -> StageWork:
+        """Return the work of some of many stages."""
+        names = [of.name for of in fields(self) if of.name != "method"]
+        return replace(self, **{name: getattr(self, name)[stages] for name in names})
 
     def updates_in_a_round(self, replicas: Any) -> Any:
         """Return how many updates ``replicas`` (a number, or an array) make of as many minibatches.

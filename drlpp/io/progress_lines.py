@@ -66,19 +66,13 @@ def shown(console: Console, what: str) -> Iterator[Callable[[str], None]]:
 
 
 class TimeLeft:
-    """The time until something is done, if the rest goes as fast as since the first look.
+    """The time until something is done, if the rest goes as fast as since the first look."""
 
-    Args:
-        clock: gives seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._begin: tuple[float, float] | None = None
+    _begin: tuple[float, float] | None = None
 
     def text(self, done: float, total: float) -> str:
         """Return a time like ``0:02:05`` when this much is done, ``–`` if nothing is known yet."""
-        now = self._clock()
+        now = time.monotonic()
         if self._begin is None:
             self._begin = now, done
         begin, before = self._begin

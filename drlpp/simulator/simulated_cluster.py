@@ -70,8 +70,17 @@ class SimulatedCluster:
         simulation = simulate(
             workload, self.cluster, plan.placement, plan.method, minibatches, self.memory
         )
-        if failure := self._failure(simulation):
-            return failure
+        index = simulation.without_room(self.cluster)
+        if index is not None:
+            accelerator = simulation.accelerators[index]
+            stage = simulation.program.stages_of[index][0]
+            needed = round(simulation.memory_bytes[index])
+            limit = round(self.cluster.memory_bytes[accelerator] or 0)
+            return FailedMeasurement(
+                failure="out of memory",
+                reason=f"worker {accelerator} (stage {stage}) needs {decimal(needed)}, "
+                f"but its accelerator has {decimal(limit)}",
+            )
         steps = simulation.step_seconds
         return Measurement(
             seconds_per_minibatch=simulation.seconds_per_minibatch,
@@ -85,20 +94,6 @@ class SimulatedCluster:
 
     def close(self) -> None:
         """Do nothing: there are no workers to stop."""
-
-    def _failure(self, simulation: Simulation) -> FailedMeasurement | None:
-        index = simulation.without_room(self.cluster)
-        if index is None:
-            return None
-        accelerator = simulation.accelerators[index]
-        stage = simulation.program.stages_of[index][0]
-        needed = round(simulation.memory_bytes[index])
-        limit = round(self.cluster.memory_bytes[accelerator] or 0)
-        return FailedMeasurement(
-            failure="out of memory",
-            reason=f"worker {accelerator} (stage {stage}) needs {decimal(needed)}, "
-            f"but its accelerator has {decimal(limit)}",
-        )
 
 
 def _links(simulation: Simulation, workload: Workload, cluster: Cluster) -> tuple[LinkUsage, ...]:
