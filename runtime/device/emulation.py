@@ -135,8 +135,8 @@ class EmulatedAccelerator:
         """Note that computing begins."""
         self._begun, self._used_by_begin = time.perf_counter(), time.thread_time()
 
-    def rest(self) -> float:
-        """Note that computing has ended; return the seconds that it took of the processor."""
+    def rest(self) -> None:
+        """Note that computing has ended."""
         used = time.thread_time() - self._used_by_begin
         if self._speed < 1:
             idle = self._begun - self._ended - (self._used_by_begin - self._used_by_end)
@@ -145,4 +145,3 @@ class EmulatedAccelerator:
             if (left := self._due - time.perf_counter()) > 0:
                 time.sleep(left)
             self._ended, self._used_by_end = time.perf_counter(), time.thread_time()
-        return used

@@ -11,7 +11,7 @@ import operator
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ aten = torch.ops.aten
 Compiled = Callable[..., Sequence[Tensor]]
 """Takes what :func:`_inputs` returns; returns what others read and, behind that, the loss."""
 
+CompiledStage = Callable[
+    [StageValues, Sequence[Tensor]], tuple[Mapping[int, Tensor], Tensor | None]
+]
+"""Returns what other stages read and, on the last stage, the loss."""
+
 _MOST_KEPT = 16
 """What a worker keeps of the stages that it held last."""
 
@@ -48,71 +53,59 @@ class CannotBeCompiled(Exception):
     """A stage runs as it is; the message says why."""
 
 
-@dataclass(frozen=True)
-class CompiledStage:
-    """A stage and its loss, compiled."""
-
-    program: StageProgram
-    call: Compiled
-
-    def __call__(
-        self, values: StageValues, targets: Sequence[Tensor]
-    ) -> tuple[Mapping[int, Tensor], Tensor | None]:
-        """Return what other stages read and, on the last stage, the loss."""
-        found = self.call(*_inputs(self.program, values, targets))
-        if not torch.is_grad_enabled():
-            # AOTAutograd keeps activations for a backward whether there will be one or not.
-            found = [value.detach() for value in found]
-        loss = None if self.program.loss is None else found[-1]
-        return dict(zip(self.program.sent, found, strict=False)), loss
+_made = OrderedDict[tuple[object, ...], Compiled | CannotBeCompiled]()
 
 
-class StageCompiler:
-    """Compiles the stages of one worker, and keeps what it has made."""
+def compiled(
+    program: StageProgram,
+    values: StageValues,
+    targets: Sequence[Tensor],
+    precision: Precision,
+    *,
+    recomputes: bool,
+) -> CompiledStage:
+    """Compile a stage, or take what this worker has made of the same one before.
 
-    def __init__(self) -> None:
-        self._made = OrderedDict[tuple[object, ...], Compiled | CannotBeCompiled]()
+    Args:
+        program: the stage.
+        values: tensors as in a pass; their shapes, types and devices matter, and which of them
+            have gradients.
+        targets: likewise.
+        precision: of passes.
+        recomputes: whether the backward may compute cheap results of the forward again, which
+            is right where both read the same weights.
 
-    def compiled(
-        self,
-        program: StageProgram,
-        values: StageValues,
-        targets: Sequence[Tensor],
-        precision: Precision,
-        *,
-        recomputes: bool,
-    ) -> CompiledStage:
-        """Compile a stage, or take what was made of the same one before.
+    Raises:
+        CannotBeCompiled: it has operators that cannot be, or torch fails.
+    """
+    inputs = _inputs(program, values, targets)
+    module = _with_loss(program)
+    for node in list(module.graph.nodes):
+        _make_compilable(node, precision)
+    module.recompile()
+    kinds = [(one.shape, one.stride(), one.dtype, one.requires_grad) for one in inputs]
+    key = module.code, repr(kinds), precision, recomputes
+    if key not in _made:
+        with passes_in(precision, inputs[0].device):
+            _made[key] = _compile(module, inputs, _Partition(precision, recomputes))
+    _made.move_to_end(key)
+    while len(_made) > _MOST_KEPT:
+        _made.popitem(last=False)
+    call = _made[key]
+    if isinstance(call, CannotBeCompiled):
+        raise call
+    return partial(_called, program, call)
 
-        Args:
-            program: the stage.
-            values: tensors as in a pass; their shapes, types and devices matter, and which of them
-                have gradients.
-            targets: likewise.
-            precision: of passes.
-            recomputes: whether the backward may compute cheap results of the forward again, which
-                is right where both read the same weights.
 
-        Raises:
-            CannotBeCompiled: it has operators that cannot be, or torch fails.
-        """
-        inputs = _inputs(program, values, targets)
-        module = _with_loss(program)
-        for node in list(module.graph.nodes):
-            _make_compilable(node, precision)
-        module.recompile()
-        kinds = [(one.shape, one.stride(), one.dtype, one.requires_grad) for one in inputs]
-        key = module.code, repr(kinds), precision, recomputes
-        if key not in self._made:
-            with passes_in(precision, inputs[0].device):
-                self._made[key] = _compile(module, inputs, _Partition(precision, recomputes))
-        self._made.move_to_end(key)
-        while len(self._made) > _MOST_KEPT:
-            self._made.popitem(last=False)
-        call = self._made[key]
-        if isinstance(call, CannotBeCompiled):
-            raise call
-        return CompiledStage(program, call)
+def _called(
+    program: StageProgram, call: Compiled, values: StageValues, targets: Sequence[Tensor]
+) -> tuple[Mapping[int, Tensor], Tensor | None]:
+    found = call(*_inputs(program, values, targets))
+    if not torch.is_grad_enabled():
+        # AOTAutograd keeps activations for a backward whether there will be one or not.
+        found = [value.detach() for value in found]
+    loss = None if program.loss is None else found[-1]
+    return dict(zip(program.sent, found, strict=False)), loss
 
 
 class _Partition(CustomPartitionerFn):

@@ -30,7 +30,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 if TYPE_CHECKING:
-    from drlpp.runtime.stage.compiling import CompiledStage, StageCompiler
+    from drlpp.runtime.stage.compiling import CompiledStage
 
 
 _MOST_ON_DEVICE = 64
@@ -157,12 +157,15 @@ class StageRunner:
         value = self.state[name].detach()
         return value.to(self.device, copy=True, memory_format=memory_format)
 
-    def compile(self, compiler: StageCompiler) -> None:
+    def compile(self) -> None:
         """Compile the stage for parts of the shape that it was captured for.
 
         Raises:
             CannotBeCompiled: the stage runs as it is.
         """
+        # Whoever does not compile does without this import, which takes a second.
+        from drlpp.runtime.stage.compiling import compiled
+
         program = self.program
 
         def example(spec: TensorSpec) -> Tensor:
@@ -179,7 +182,7 @@ class StageRunner:
             self.buffers,
         )
         same = not any(isinstance(policy, Vanilla) for policy in self.weights.policies)
-        self._compiled = compiler.compiled(
+        self._compiled = compiled(
             program,
             values,
             [example(spec) for spec in program.targets],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -53,9 +53,6 @@ from drlpp.runtime.stage.stage_weights import check_finite
 from drlpp.runtime.worker.executor import Executor, Runner
 from drlpp.runtime.worker.operator_timing import time_training
 
-if TYPE_CHECKING:
-    from drlpp.runtime.stage.compiling import StageCompiler
-
 _PROGRESS_INTERVAL_SECONDS = 0.25
 
 
@@ -91,7 +88,6 @@ class Worker:
         self._samples = Minibatches((), ())
         self._accelerator = Accelerator()
         self._deployed: _Held | None = None
-        self._compiler: StageCompiler | None = None
         self._pace = None if spec.links is None else Pace(spec.links)
 
     @property
@@ -237,13 +233,12 @@ class Worker:
         if (reason := why_not_compiled(self._accelerator.device.type)) is not None:
             return {runner.program.stage: reason for runner in runners}
         # Placements that are not compiled are there sooner without it.
-        from drlpp.runtime.stage.compiling import CannotBeCompiled, StageCompiler
+        from drlpp.runtime.stage.compiling import CannotBeCompiled
 
-        self._compiler = self._compiler or StageCompiler()
         reasons = {}
         for runner in runners:
             try:
-                runner.compile(self._compiler)
+                runner.compile()
             except CannotBeCompiled as error:
                 reasons[runner.program.stage] = str(error)
         return reasons
