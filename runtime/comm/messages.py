@@ -1,20 +1,24 @@
 """Messages between workers: receives are posted early, sends never wait.
 
-Both ends know what a message has from the same program and schedule, and hosts have the same
-versions (``drlpp.runtime.hosts``). Nothing else tells: Gloo copies a message that is shorter than
-its buffer and silently leaves the rest of the buffer as it was. It ends the process for a message
-that is longer. NCCL waits for ever.
+Before the first minibatch workers check that they expect the messages that others send. Gloo copies
+a message that is shorter than its buffer and silently leaves the rest of the buffer as it was. It
+ends the process for a message that is longer. NCCL waits for ever.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import islice
 
+import numpy as np
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
+from drlpp.errors import RunFailure
 from drlpp.runtime.comm.transport import Links, Transfer
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
@@ -92,3 +96,66 @@ class Mailbox:
         for unconfirmed in self._unconfirmed.values():
             while unconfirmed:
                 unconfirmed.popleft().wait()
+
+
+def verify_message_plan(
+    group: dist.ProcessGroup,
+    workers: Sequence[int],
+    worker: int,
+    programs: Sequence[StageProgram],
+    actions: Sequence[Action],
+) -> None:
+    """Compare what each worker is to send with what the others are to receive from it.
+
+    For each pair of workers and each direction both sides take a hash of all messages, in order,
+    with the shapes and types of their tensors.
+
+    Raises:
+        RunFailure: on every worker, if a pair disagrees.
+    """
+    if len(workers) == 1:
+        return
+    own = _hashes(workers, programs, actions)
+    everyones = [torch.empty_like(own) for _ in workers]
+    group.allgather([everyones], [own]).wait()
+    # (senders, receivers) both, after the second is turned.
+    sent, expected = torch.stack(everyones).unbind(1)
+    for sender, receiver in (sent != expected.T).nonzero().tolist():
+        raise RunFailure(
+            f"worker {workers[receiver]} expects other messages from worker {workers[sender]} than "
+            "that is going to send: their number, their order, or the shapes or types of their "
+            "tensors differ; all hosts need the same versions of drlpp and torch"
+        )
+
+
+def _hashes(
+    workers: Sequence[int], programs: Sequence[StageProgram], actions: Sequence[Action]
+) -> torch.Tensor:
+    """Return hashes of messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
+    sent: dict[int, list[int]] = {worker: [] for worker in workers}
+    received: dict[int, list[int]] = {worker: [] for worker in workers}
+    contents: dict[tuple[str, int, int, int], int] = {}
+    for action in actions:
+        if isinstance(action, Send):
+            messages = sent[action.to]
+        elif isinstance(action, Receive):
+            messages = received[action.sender]
+        else:
+            continue
+        message = action.message
+        tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
+        edge = message.payload, message.source_stage, message.target_stage, tie
+        if edge not in contents:
+            tensors = [(spec.shape, spec.dtype) for spec in contents_of(programs, message)]
+            contents[edge] = _hash(repr((edge, tensors)).encode())
+        messages += contents[edge], message.minibatch, message.microbatch
+    return torch.tensor(
+        [
+            [_hash(np.array(numbers, dtype="<i8").tobytes()) for numbers in column.values()]
+            for column in (sent, received)
+        ]
+    )
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from drlpp.costs.memory_count import MemoryCount, repeats_after
 from drlpp.runtime.comm.connections import Connections, Member
 from drlpp.runtime.comm.link_timing import exchange
-from drlpp.runtime.comm.messages import Mailbox
+from drlpp.runtime.comm.messages import Mailbox, verify_message_plan
 from drlpp.runtime.comm.pacing import Pace
 from drlpp.runtime.device.compiling import why_not_compiled
 from drlpp.runtime.device.devices import CPU, Accelerator, DeviceFacts, accelerator_of, to_device
@@ -262,9 +262,9 @@ class Worker:
     def _perform(
         self, command: Run, on_progress: Callable[[int], None] = lambda through: None
     ) -> RunResult:
-        """Run the actions, and tell what they took."""
+        """Run after all workers have agreed on their messages."""
         held, trains = self._held, command.evaluation is None
-        trained = held.runners
+        trained, everyone = held.runners, held.connections.everyone
         minibatches = self._minibatches(command)
         runners: Sequence[Runner] = trained
         # So replicas go on from a checkpoint, which has the first one's, as without one.
@@ -281,12 +281,15 @@ class Worker:
                 for stage, runner in zip(self._on_device(command.evaluation), trained, strict=True)
             ]
         programs = [runner.program for runner in runners]
+        verify_message_plan(
+            everyone, held.command.group.workers, self._worker, programs, command.actions
+        )
         executor = Executor(
             runners=runners,
             mailbox=Mailbox(held.connections.links, programs, command.actions, command.posted),
             clock=self._accelerator.new_clock(),
             on_progress=self._progress_of(runners[-1], on_progress),
-            everyone=held.connections.everyone if trains else None,
+            everyone=everyone if trains else None,
             speed=self._spec.speed,
             leads=self._leads,
         )
