@@ -99,7 +99,7 @@ def start_until(out: Path, placements: int) -> subprocess.Popen[str]:
     return process
 
 
-COMPLETE = (4, "--rounds", "3", "--finalists", "2", "--resume")
+COMPLETE = (4, "--objective", "seconds", "--rounds", "3", "--finalists", "2", "--resume")
 
 
 @pytest.fixture(scope="module")
