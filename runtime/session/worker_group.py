@@ -35,6 +35,7 @@ from drlpp.runtime.ipc.protocol import (
     Load,
     Progress,
     Reading,
+    TrainParallel,
     Transport,
     WorkerSpec,
     Working,
@@ -258,8 +259,10 @@ class WorkerGroup(PresentHosts):
         if given is not None:
             return given
         usual = max(_USUAL_SILENCES * self.longest_silence_seconds, TimeLimits.least_answer_seconds)
-        # Of a file nobody hears until all is written, however much it is.
-        return usual if self.running_seconds and Collect not in kinds else max(usual, first)
+        # Of a file nobody hears until all is written, however much it is; nor of torch's own data
+        # parallelism, until it is imported.
+        silent = not self.running_seconds or not kinds.isdisjoint({Collect, TrainParallel})
+        return max(usual, first) if silent else usual
 
     def _wait_for_answers(
         self,
