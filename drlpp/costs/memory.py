@@ -8,14 +8,17 @@ working bytes w and kept bytes k a stage needs
 
     max over its operators i of  w_i − (sum of k_j over its later operators j)
 
-more than all that it keeps, if that is above 0. Where several parts make an update, w_i has the
-gradient of operator i's weights, too, which is added to those of earlier parts; of backwards in two
-halves a stage has all of these together. Gradients that
-cross the border of a stage count among its messages as well, so a stage may take less. What
-libraries allocate by themselves is left out, such as copies that convolutions make, what an
+more than all that it keeps, if that is above 0. Gradients that cross the border of a stage count
+among its messages as well, so a stage may take less.
+
+Where several parts make an update, the gradient of a weight is there twice when it is added to that
+of earlier parts: w_i has that of operator i's weights, too. A backward in two halves makes the
+gradients of all weights together.
+
+What libraries allocate by themselves is left out, such as copies that convolutions make, what an
 optimizer's step does, and the model's inputs. Torch allocates this on a CPU to a percent (its test,
-whose convolutions are small); on a GPU, predictions are 0.8 to 1.3 times the peaks, most within a
-tenth (benchmarks/gpu.py).
+whose convolutions are small); on a GPU (benchmarks/gpu.py) it is not measured since these rules are
+as they are.
 """
 
 from __future__ import annotations

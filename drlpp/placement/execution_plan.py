@@ -6,9 +6,10 @@ command. Everything behind that door takes the plan, derives nothing again and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
+from typing import Any
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
@@ -45,6 +46,9 @@ class ExecutionPlan:
     graph: OpGraph | None = field(default=None, repr=False, compare=False)
     accelerators: int = 0
     delays: tuple[int, ...] = field(init=False)
+    _kept: dict[int, dict[Any, Any]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delays", tuple(stage_delays(self.pipeline, self.method)))
@@ -139,23 +143,34 @@ class ExecutionPlan:
         """Return the run in which at least ``minibatches`` minibatches are measured."""
         return Window.plan(self.pipeline, minibatches, self.method)
 
-    @cached_property
-    def schedule(self) -> Callable[[int], Schedule]:
-        """Gives the actions of every worker for so many minibatches; keeps the last run's."""
-        return lru_cache(maxsize=1)(partial(self.method.schedule_for, self.pipeline))
+    def schedule(self, minibatches: int) -> Schedule:
+        """Return the actions of every worker; those of the last run are kept."""
+        kept = self._of_run(minibatches)
+        if "schedule" not in kept:
+            kept["schedule"] = self.method.schedule_for(self.pipeline, minibatches)
+        schedule: Schedule = kept["schedule"]
+        return schedule
 
-    @cached_property
-    def weight_uses(self) -> Callable[..., Mapping[int, Mapping[MicrobatchId, WeightUse]]]:
-        """Gives what every worker's policy uses for every part; keeps those of the last run.
+    def weight_uses(
+        self, minibatches: int, tie: Tie | None = None
+    ) -> Mapping[int, Mapping[MicrobatchId, WeightUse]]:
+        """Return what every worker's policy uses for every part; those of the last run are kept.
 
-        It is called with the minibatches of the run, and the tie whose weights are meant, or none
-        for those that only one stage holds.
+        Args:
+            minibatches: of the run.
+            tie: whose weights; None for those that only one stage holds.
+
+        Raises:
+            InvalidInput: the schedule cannot provide what the policy needs.
         """
+        kept = self._of_run(minibatches)
+        if tie not in kept:
+            kept[tie] = weight_uses(self.schedule(minibatches), self.method, tie)
+        uses: Mapping[int, Mapping[MicrobatchId, WeightUse]] = kept[tie]
+        return uses
 
-        @lru_cache(maxsize=1 + len(self.ties))
-        def of_run(
-            minibatches: int, tie: Tie | None = None
-        ) -> Mapping[int, Mapping[MicrobatchId, WeightUse]]:
-            return weight_uses(self.schedule(minibatches), self.method, tie)
-
-        return of_run
+    def _of_run(self, minibatches: int) -> dict[Any, Any]:
+        """Return what is known of a run, which takes the place of the one before."""
+        if minibatches not in self._kept:
+            self._kept.clear()
+        return self._kept.setdefault(minibatches, {})

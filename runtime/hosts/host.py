@@ -37,7 +37,7 @@ from drlpp.runtime.worker.worker_process import worker_main
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker process has ended without being asked to; ``how`` says in which way."""
+    """A worker process has ended by itself; ``how`` says in which way."""
 
     how: str
 
@@ -275,7 +275,7 @@ class LocalHost(WorkerHost):
             if end is not None and ended and process.is_alive():
                 # It is the server that does not say so. Without it, that is known at once.
                 kill_server()
-                process.join(TimeLimits.farewell_seconds)
+                process.join(TimeLimits.reaping_seconds)
             if not ended or process.is_alive():
                 raise HostLost(
                     f"worker {worker} (process {process.pid}) does not end, although it was "

@@ -33,8 +33,7 @@ class SharedStorage:
             # torch brings it, but needs not.
             from fsspec.core import url_to_fs
 
-            # Other hosts write there as well, so nothing is remembered.
-            self._system, root = url_to_fs(location, use_listings_cache=False)
+            self._system, root = url_to_fs(location)
         except (ValueError, ImportError) as error:
             raise InvalidInput(
                 f"{location}: fsspec cannot open this ({error}); pip install 'drlpp[remote]'"
@@ -64,11 +63,14 @@ class SharedStorage:
     def exists(self, name: str) -> bool:
         """Return whether there is such a file."""
         with self._told(name):
+            # Another host may have written it since it was listed here.
+            self._system.invalidate_cache()
             return bool(self._system.isfile(f"{self._root}/{name}"))
 
     def folders(self) -> list[str]:
         """Return the names of the folders."""
         with self._told():
+            self._system.invalidate_cache()
             found = self._system.ls(self._root, detail=True)
             names = [one["name"] for one in found if one["type"] == "directory"]
             return [name.rstrip("/").rpartition("/")[2] for name in names]

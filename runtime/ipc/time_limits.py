@@ -44,7 +44,7 @@ class TimeLimits:
     """After a worker has failed, to learn whether the cause is another that has ended."""
     stopped_seconds: ClassVar = 2.0
     """A wait that takes so much longer than asked for means that this program was stopped."""
-    farewell_seconds: ClassVar = 0.5
+    reaping_seconds: ClassVar = 0.5
     """For the end of a process to be known once its fork server has ended."""
     end_seconds: ClassVar = 10.0
     """For a killed process to be gone."""

@@ -246,13 +246,13 @@ class DelayedGradients:
         longest: no delay is longer, in updates; all stages should have the same.
         annealing_minibatches: K of learning-rate rescheduling (T1), with the expected delay plus
             one as τ_i; 0 leaves it out.
-        seed: of the delays.
+        seed: of the delays; that of every stage should be another.
     """
 
     scale: float
     longest: int
     annealing_minibatches: int = 0
-    seed: int = 0
+    seed: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -184,7 +184,7 @@ class Trainer:
         """Take over the last checkpoint, if any, and return a file of it for the workers."""
         if not self.store.exists():
             self.reports, self._position, self._losses = (), 0, {}
-            self.saved = 0, 0
+            self.saved, self._evaluated = (0, 0), None
             self.data.load_state(self._first_samples)
             return None
         found, file = self.store.read(self.session)
@@ -267,8 +267,10 @@ class Trainer:
         plan, planned = self._deployment.plan, epoch > self.plan.synchronous_epochs
         self.meter = RunMeter()
         samples = self.data.training(epoch, first)
-        loaded = closing(samples.loaded) if samples.loaded else nullcontext()
-        with suspended_sigchld_handler(), loaded:
+        with ExitStack() as loading:
+            if samples.loaded:
+                loading.enter_context(suspended_sigchld_handler())
+                loading.enter_context(closing(samples.loaded))
             for stop in self.plan.stops(plan, first, end):
                 seconds += self._run(self.meter, samples, stop, (first, seconds))
                 if self.on_checkpoint and planned:

@@ -71,7 +71,8 @@ class HeldOutCount:
     @property
     def minibatches(self) -> int:
         """Minibatches of an evaluation, copies included."""
-        return len(self.order)
+        whole, rest = divmod(self.samples, self.batch_size)
+        return whole + 2 * bool(rest)
 
     def mean_loss(self, losses: Sequence[float]) -> float:
         """Return the mean over samples, from the loss of every minibatch.

@@ -59,7 +59,7 @@ class Executor:
     clock: Clock
     on_progress: Callable[[int], None]
     everyone: dist.ProcessGroup | None = None
-    leads: bool = True
+    leads: bool
     speed: float = 1.0
     _received: dict[Message, list[Tensor]] = field(default_factory=dict)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
@@ -253,7 +253,7 @@ class TiedSums:
         self._runners[stage].update_tied(update.tie, total, update.contributions)
 
     def squared_norm(self, last: int) -> float:
-        """Return what ties add to the norm over all stages, each once: where their root is."""
+        """Return what ties add to the norm over all stages: on all replicas of their root."""
         return sum(
             squared_norm_of(self._total(stage, tie, last)[:-1])
             for stage, runner in self._runners.items()

@@ -77,14 +77,12 @@ class RayHosts(Hosts):
     def release(self) -> None:
         """End the actors, and let others have the accelerators."""
         self._closed.set()
-        if not self._head_answers():
-            return
-        # In a thread, since Ray may wait for ever for a head that ends meanwhile.
+        # In a thread, since Ray may wait for ever for a head that has ended.
         giving = threading.Thread(
             target=lambda: [host.give_back() for host in self.hosts], daemon=True
         )
         giving.start()
-        giving.join(self._limits.host_silence_seconds)
+        giving.join(self._limits.host_silence_seconds if self._head_answers() else 0)
 
     def _planned(
         self, workers: int, description: Cluster | None, gpus: bool, least: int | None

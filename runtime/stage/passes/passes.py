@@ -27,8 +27,8 @@ class InFlight:
     """What a forward leaves for its backward.
 
     ``outputs`` are where backwards begin of what later stages read, by index, without its values,
-    which autograd has if it needs them; none where the activations are to be computed again. The
-    same is the ``loss`` of the last stage. ``half_done`` is the backward between its halves.
+    which autograd has if it needs them; none where the activations are to be computed again.
+    ``loss`` is that of the last stage. ``half_done`` is the backward between its halves.
     """
 
     received: Received

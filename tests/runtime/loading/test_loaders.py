@@ -1,5 +1,6 @@
 """What a training takes from its loader: which minibatches, what is refused, how little is kept."""
 
+import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice, repeat
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch.utils.data import (
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, InvalidInput
-from drlpp.runtime import PipelineTrainer, TrainerCallbacks
+from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.ipc.protocol import Stream
 from drlpp.runtime.loading.loaders import Unpacker, generators_of, iterate
@@ -194,6 +195,27 @@ def test_a_loader_may_use_its_memory_again(captured: CapturedModel) -> None:
     samples = Unpacker(None, captured)((inputs, targets))
     inputs += 1
     assert not samples.inputs[0].any()
+
+
+class Slow(Endless):
+    """Minibatches that come less often than reports."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, sample in enumerate(super().__iter__()):
+            if number % 8 == 0:
+                time.sleep(0.3)
+            yield sample
+
+
+def test_progress_is_told_while_a_loader_is_slow(captured: CapturedModel, tmp_path: Path) -> None:
+    seen: list[ProgressReport] = []
+    observer = TrainerCallbacks(on_progress=seen.append)
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path, observer=observer)
+    trainer.fit(DataLoader(Slow(data_for(captured)), batch_size=8), epochs=1, minibatches=4)
+    assert seen
+    assert all(0 < report.done <= report.minibatches == 4 for report in seen)
+    assert all(0 < report.loss < 5 for report in seen)
+    assert all(report.minibatches_per_second > 0 for report in seen)
 
 
 def test_few_files_are_there_at_any_time_and_none_at_the_end(

@@ -61,7 +61,7 @@ def test_delays_are_equation_16_with_equation_4(
         method=NAIVE,
         optimizer=PLAIN_SGD,
         options=RunOptions(order=order),
-        delays=[DelayedGradients(scale, 4, annealing) for scale in drawn],
+        delays=[DelayedGradients(scale, 4, annealing, seed=k) for k, scale in enumerate(drawn)],
     )
     module = captured.reference.build().module
     weights = {name: weight.detach() for name, weight in module.named_parameters()}
