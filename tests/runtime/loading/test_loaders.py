@@ -343,6 +343,7 @@ def test_waiting_for_a_minibatch_is_no_part_of_its_forward(monkeypatch: pytest.M
         mailbox=cast(Any, mailbox),
         clock=Clock(),
         on_progress=lambda _: None,
+        leads=True,
     )
     actions = [Forward(0, 0), Forward(1, 0)]
     times = executor.run(actions)
