@@ -20,6 +20,7 @@ import fcntl
 import os
 import socket
 import struct
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -57,6 +58,9 @@ from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
 from drlpp.specs.batches import Batch, chosen, tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec
+
+_PAUSE_SECONDS = 0.1
+"""For Gloo's threads to end what is done."""
 
 _SHARDED: Mapping[str, int] = {
     "all_gather_single": 1,
@@ -246,6 +250,9 @@ def _connected(member: Member, group: GroupSpec) -> Iterator[None]:
     try:
         yield
     finally:
+        # Gloo's threads give up the last sums with Python's lock. Who frees the group waits for
+        # them, and has that lock: without a pause one in five trainings with DDP never ended.
+        time.sleep(_PAUSE_SECONDS)
         dist.destroy_process_group()
 
 

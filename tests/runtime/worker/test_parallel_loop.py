@@ -79,6 +79,14 @@ def test_it_is_measured_on_the_fastest_workers(session: ClusterSession, way: Any
     assert not [path for path in session.folder.iterdir() if path.name.startswith("task")]
 
 
+@pytest.mark.system
+def test_torchs_ddp_ends_every_time() -> None:
+    """One in five did not: its group was freed while Gloo's threads still ended."""
+    with ClusterSession(layered(), 2, timeout_seconds=30) as session:
+        for _ in range(12):
+            assert isinstance(session.measure_parallel("ddp", 2, 6), Measurement)
+
+
 def test_a_placement_is_measured_after_it_and_the_session_goes_on(
     session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
