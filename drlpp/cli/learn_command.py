@@ -284,7 +284,7 @@ class LearningJob:
             simplest = comparison.contenders[verdict.equals[0]]
             why = f"the best placement, though {simplest.found_by} is as good without one"
         elif verdict.placement == verdict.fastest:
-            why = "the fastest"
+            why = "the first of the race"
         else:
             why = "the simplest placement that is not shown to be slower than any other candidate"
         how_long = "" if self.data is None else " until the race to a loss has ended"

@@ -5,6 +5,7 @@ A plan is explained as a table and sentences for readers, and as plain data for 
 
 from __future__ import annotations
 
+import math
 import shlex
 import warnings
 from collections.abc import Iterator, Sequence
@@ -165,8 +166,13 @@ def _simulated(
         own = simulated(problem, space, Plan(candidate.placement, found_by=YOURS))
     except InvalidInput as error:
         return f"{YOURS} {text}: {error}", {"layout": text, "error": str(error)}
-    seconds, best = own.seconds_per_minibatch, found.seconds_per_minibatch
-    slower = f", {seconds / best - 1:+.0%} against the plan" if best else ""
+    seconds, best = (
+        one.seconds_per_minibatch * problem.per_second(one.candidate) for one in (own, found)
+    )
+    slower = ""
+    if best and math.isfinite(seconds):
+        slower = f", {seconds / best - 1:+.0%} against the plan"
+        slower += " to the same loss" * (problem.objective == "loss")
     return (
         f"{YOURS} {text}: {own.text} per minibatch (simulated){slower}",
         {"layout": text, **short_record(own)},
@@ -311,12 +317,16 @@ class PlanReport:
             yield (
                 f"{own.candidate.configuration} with {own.candidate.method}: predicted "
                 f"{seconds / own.seconds:.2f}× faster to the same loss than this plan, and "
-                f"{other.seconds_per_minibatch / own.seconds:.2f}× than {other.name} "
-                "(--objective loss)"
+                f"{other.seconds_per_minibatch / own.seconds:.2f}× than {other.name}"
+                + " (--objective loss)"
+                * (self._problem.objective != "loss")
             )
             return
         faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0
         use, than = f"use {other.name} ({other.way.torch})", "faster to the same loss than"
+        if self._together > 1:
+            # What larger updates delay is not known.
+            than = f"faster by the minibatch, with updates of {self._together}, than"
         if faster > _CLEARLY:
             on = len(other.accelerators)
             yield f"{use} on {on}: predicted {faster:.2f}× {than} this plan"
@@ -363,12 +373,15 @@ class PlanReport:
                 f"{name} {one.configuration} {one.text}" for name, one in best.items()
             )
             yield f"also proposed (simulated): {found}"
-        fastest = min((one.seconds_per_minibatch for one in plan.others), default=0)
-        if fastest and plan.seconds_per_minibatch > _CLEARLY * fastest:
-            instead = "leave out --planner for the fastest"
-            if plan.found_by not in PLANNERS:
-                instead = "to a loss it is later, as its weights are (--objective seconds)"
-            yield f"one of these is faster than this plan; {instead}"
+        fastest = min(plan.others, key=lambda one: one.seconds_per_minibatch, default=plan)
+        if plan.seconds_per_minibatch > _CLEARLY * fastest.seconds_per_minibatch > 0:
+            name = f"{fastest.found_by} {fastest.configuration} has a faster minibatch"
+            if plan.found_by in PLANNERS:
+                yield f"{name}; leave out --planner, with --objective seconds for the fastest"
+            elif math.isinf(self._problem.per_second(fastest.candidate)):
+                yield f"{name}, but updates of several, which are not judged (--objective seconds)"
+            else:
+                yield f"{name}, but later weights (--objective seconds)"
         if self._staleness is not None:
             yield self._staleness
 

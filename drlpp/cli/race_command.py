@@ -173,7 +173,7 @@ def export_winner(
     """Write the placement that won the race, with its learning rate; say how to train.
 
     Args:
-        folder: for ``placement.json``, which after learning holds the best by seconds.
+        folder: for ``placement.json``, which after learning holds the best of its race.
         measured: contenders by seconds, which may have measured the winner.
         course, end: the race.
         cluster: whose accelerators are the session's workers.
@@ -181,7 +181,7 @@ def export_winner(
     session, training, path = course.session, end.winning, folder / "placement.json"
     before = path.exists()
     if training is None:
-        stays = f"; until then {path} is the best by time per minibatch" if before else ""
+        stays = f"; until then {path} is the best of the race before" if before else ""
         console.print(f"a longer race continues this one (--limit with --resume){stays}")
         return
     won, kept = course.candidate_of(training), course.folder_of(training)

@@ -368,8 +368,8 @@ class SearchSettings:
     )
     objective: str | None = option(
         None,
-        "What the search minimises: loss (the default), seconds a minibatch times the samples that "
-        "late weights need; seconds, as for other agents than guided; or dollars (plan alone).",
+        "What the search minimises: loss (default), seconds a minibatch times the samples that "
+        "late weights need; seconds (default of agents other than guided); dollars (plan alone).",
         "NAME",
     )
     cut_at: CutAt = option(

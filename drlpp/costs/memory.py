@@ -106,7 +106,6 @@ class MemoryModel:
         older = self.older_versions(in_flight, replicas)
         facts = method.policy_facts
         copies = self.weight_copies + facts.stashes * older
-        copies -= numpy.where(numpy.equal(in_flight, 1), facts.copies - facts.copies_on_time, 0)
         # The later half of a backward gives the gradients of all weights together.
         copies += method.schedule_kind.splits_backward and method.parts_of_update(1) > 1
         incoming = work.incoming_bytes / parts
@@ -115,10 +114,13 @@ class MemoryModel:
         activations = numpy.where(recomputes, kept + incoming * (in_flight - 1), kept * in_flight)
         contributed = work.tied_bytes * (1 + (0 if method.flushes else older))
         working = work.working_bytes / method.microbatches
+        # Copies of tied weights are late on the last stage, too.
+        on_time = numpy.equal(in_flight, 1) * (work.parameter_bytes - work.tied_bytes)
+        unneeded = on_time * (facts.copies - facts.copies_on_time)
         total: Array = (
             work.parameter_bytes * copies + activations + working + messages + contributed
         )
-        return total
+        return total - unneeded
 
 
 def _state_copies(optimizer: OptimizerSpec) -> float:

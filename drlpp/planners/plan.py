@@ -57,7 +57,7 @@ def plan(
     replicate: bool = True,
     seed: int = 0,
 ) -> Plan:
-    """Return the fastest plan of a model for some workers, by the simulator.
+    """Return the best plan of a model for some workers, by the simulator.
 
     ::
 

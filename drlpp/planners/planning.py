@@ -4,7 +4,7 @@ Baselines minimise rules, which are bounds: these do not know how replicas wait 
 meets at a port, or how many minibatches in flight a link needs. The simulator does. So every
 baseline proposes a placement, data parallelism on every number of accelerators and the fastest
 accelerator alone among them, and a search in the simulator begins with these. What it finds is no
-slower than any of them.
+worse than any of them, by its objective.
 """
 
 from __future__ import annotations
@@ -152,14 +152,22 @@ def simulated(problem: PlanningProblem, space: Space, plan: Plan) -> Plan:
         for depth in depths
     ]
     obstacles = [_obstacle(problem, space, one) for one in tried]
-    played = [one for one, obstacle in zip(tried, obstacles, strict=True) if obstacle is None]
+    played = [
+        (one, one.seconds_per_minibatch * _weight(problem, one))
+        for one, obstacle in zip(tried, obstacles, strict=True)
+        if obstacle is None
+    ]
     if not played:
         raise InvalidInput(f"{plan.configuration}: {obstacles[0]}")
-    fastest = min(one.seconds_per_minibatch for one in played)
+    best = min(cost for _, cost in played)
     # Less depth has less staleness and memory.
-    return _with_played(
-        plan, next(one for one in played if one.seconds_per_minibatch <= _AS_FAST * fastest)
-    )
+    return _with_played(plan, next(one for one, cost in played if cost <= _AS_FAST * best))
+
+
+def _weight(problem: PlanningProblem, played: Simulation) -> float:
+    """Return how much of the objective a second takes, 1 where that is not judged."""
+    weight = problem.per_second(Candidate(played.placement, played.method))
+    return weight if math.isfinite(weight) else 1.0
 
 
 def _played(problem: PlanningProblem, placement: Placement, method: Method) -> Simulation:

@@ -63,7 +63,7 @@ def test_what_needs_more_than_there_is_fails_and_nothing_else_does() -> None:
     with ClusterSession(captured, WORKERS, optimizer=ADAM, device="cpu", links=ample) as session:
         profile = session.profile(repeats=1)[0]
         outcomes = [session.measure(candidate, 4) for candidate in drawn]
-    told_rightly = 0
+    correct = 0
     for candidate, known in zip(drawn, outcomes, strict=True):
         assert isinstance(known, Measurement)
         needs = {usage.worker: usage.peak_memory_bytes for usage in known.workers}
@@ -74,7 +74,7 @@ def test_what_needs_more_than_there_is_fails_and_nothing_else_does() -> None:
         memory, workload = MemoryModel.of(method, ADAM), Workload.of(profile, method)
         played = simulate(workload, cluster, candidate.placement, method, memory=memory)
         fits = needs[tightest] <= limits[tightest]
-        told_rightly += (played.without_room(cluster) is None) == fits
+        correct += (played.without_room(cluster) is None) == fits
         free = whole.on([next(k for k in range(WORKERS) if k != tightest)])
         with ClusterSession(
             captured, WORKERS, optimizer=ADAM, device="cpu", links=cluster
@@ -86,5 +86,5 @@ def test_what_needs_more_than_there_is_fails_and_nothing_else_does() -> None:
         else:
             assert isinstance(outcome, FailedMeasurement)
             assert outcome.failure == "out of memory"
-    print(f"predicted rightly: {told_rightly} of {TRIALS}")
-    assert told_rightly >= 0.8 * TRIALS
+    print(f"predicted correctly: {correct} of {TRIALS}")
+    assert correct >= 0.8 * TRIALS

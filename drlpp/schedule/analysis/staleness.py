@@ -41,7 +41,9 @@ def samples_needed(staleness: float, policy: str = PIPEOPTIM.name) -> float:
 def samples_factor(pipeline: Pipeline, method: Method) -> float:
     """Return how many times plain PyTorch's samples a method takes to the same loss, roughly."""
     late = mean_staleness(pipeline, method)
-    return samples_needed(late, method.policy) if late else 1.0
+    # Gradients of 2BW are late on a single stage, too.
+    is_late = late or method.policy_facts.updates_all_in_flight
+    return samples_needed(late, method.policy) if is_late else 1.0
 
 
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:

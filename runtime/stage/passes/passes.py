@@ -26,13 +26,14 @@ Received = dict[StageOutput, Tensor]
 class InFlight:
     """What a forward leaves for its backward.
 
-    ``outputs`` are where backwards begin of what later stages read, by index, without its values,
-    which autograd has if it needs them; none where the activations are to be computed again.
-    ``loss`` is that of the last stage. ``half_done`` is the backward between its halves.
+    ``outputs`` are where backwards begin of what later stages read, by index, or None of what has
+    no gradient. Their values autograd has if it needs them. There are none where the activations
+    are to be computed again. ``loss`` is that of the last stage, and ``half_done`` the backward
+    between its halves.
     """
 
     received: Received
-    outputs: Mapping[int, GradientEdge] = field(default_factory=dict)
+    outputs: Mapping[int, GradientEdge | None] = field(default_factory=dict)
     loss: Tensor | None = None
     half_done: SplitBackward | None = None
 
@@ -44,9 +45,8 @@ class InFlight:
     def keep(self, outputs: Mapping[int, Tensor], loss: Tensor | None) -> None:
         """Note what a forward has made."""
         self.outputs = {
-            index: get_gradient_edge(output)
+            index: get_gradient_edge(output) if output.requires_grad else None
             for index, output in outputs.items()
-            if output.requires_grad
         }
         self.loss = loss
 
@@ -63,8 +63,8 @@ class InFlight:
             ends.append(get_gradient_edge(self.loss))
             seeds.append(torch.full_like(self.loss, loss_scale))
         for index, gradient in gradients.items():
-            if index in self.outputs:
-                ends.append(self.outputs[index])
+            if (end := self.outputs[index]) is not None:
+                ends.append(end)
                 seeds.append(gradient)
         return ends, seeds
 
