@@ -62,11 +62,9 @@ def learn(given: Learn) -> dict[str, Any]:
             )
     hyperparameters = hyperparameters_of(given.agent)
     method, spec = given.method.method(), given.optimizer.spec()
-    if search.objective is None and not isinstance(hyperparameters, GuidedHyperparameters):
-        # Rewards of algorithms are seconds, and candidates of an agent of one's own may be any.
-        search = replace(search, objective="seconds")
-    objective = objective_for(method, search.objective)
-    # From here on it is what is recorded.
+    # Rewards of algorithms are seconds, and candidates of an agent of one's own may be any.
+    usual = None if isinstance(hyperparameters, GuidedHyperparameters) else "seconds"
+    objective = objective_for(method, search.objective or usual)
     search = replace(search, objective=objective)
     given = replace(given, search=search)
     # What cannot vary is said before anything is measured.
@@ -117,7 +115,8 @@ def learn(given: Learn) -> dict[str, Any]:
             console.print(method.recomputation_text)
         name = given.agent.rpartition(":")[2] if ":" in given.agent else Path(given.agent).stem
         agent = name if name not in RIVALS else f"agent {name}"
-        LearningJob(session, folder, agent, given, hyperparameters, contracted, data).run()
+        job = session, folder, agent, given, hyperparameters, objective, contracted, data
+        LearningJob(*job).run()
     return {"folder": str(folder)}
 
 
@@ -131,6 +130,7 @@ class LearningJob:
         agent: the agent's name.
         given: what the command was given.
         hyperparameters: of a new agent.
+        objective: of search, race and verdict.
         contracted: modules or blocks that the agent cuts between; None for operators.
         data: of a race to a loss at the end; None for none.
         profile, cluster: what is known of the model and the workers, when it runs.
@@ -141,6 +141,7 @@ class LearningJob:
     agent: str
     given: Learn
     hyperparameters: AgentHyperparameters
+    objective: str
     contracted: ContractedGraph | None
     data: RaceData | None
     profile: Profile = field(init=False)
@@ -183,10 +184,6 @@ class LearningJob:
         path = self.out / "measurements.jsonl"
         return MeasurementMemory(measurer, given.minibatches, path, given.repetitions)
 
-    @property
-    def _objective(self) -> str:
-        return objective_for(self.session.method, self.given.search.objective)
-
     @cached_property
     def _space(self) -> Space:
         space = self.given.search.space(self.session.method, self.given.method, self.profile)
@@ -205,11 +202,11 @@ class LearningJob:
         # The paper's agent places only.
         chosen = None if isinstance(self.hyperparameters, Hyperparameters) else self._space
         problem = PlanningProblem.profiled(known, self.cluster, method, self.session.optimizer)
-        problem = replace(problem, seed=self.session.seed, objective=self._objective)
+        problem = replace(problem, seed=self.session.seed, objective=self.objective)
         return CostPrior(problem, chosen)
 
     def _grounds(self, space: Space) -> Grounds:
-        return Grounds(self.session, self.profile, self.cluster, space, self._objective)
+        return Grounds(self.session, self.profile, self.cluster, space, self.objective)
 
     def _learn(self) -> bool:
         """Train the agent until the budget is spent; False if Ctrl-C ended it before."""

@@ -169,10 +169,9 @@ def _simulated(
     seconds, best = (
         one.seconds_per_minibatch * problem.per_second(one.candidate) for one in (own, found)
     )
-    slower = ""
-    if best and math.isfinite(seconds):
-        slower = f", {seconds / best - 1:+.0%} against the plan"
-        slower += " to the same loss" * (problem.objective == "loss")
+    told = " to the same loss" * (problem.objective == "loss")
+    known = best and math.isfinite(seconds)
+    slower = f", {seconds / best - 1:+.0%} against the plan{told}" if known else ""
     return (
         f"{YOURS} {text}: {own.text} per minibatch (simulated){slower}",
         {"layout": text, **short_record(own)},

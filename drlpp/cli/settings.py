@@ -386,8 +386,7 @@ class SearchSettings:
         if self.vary is not None:
             return read_vary(self.vary)
         chosen = method.method(Method())
-        objective = objective_for(chosen, self.objective)
-        return usually_varied(chosen, method.options, objective, kinds)
+        return usually_varied(chosen, method.options, objective_for(chosen, self.objective), kinds)
 
     def space(self, chosen: Method, method: MethodSettings, costs: Profile | None = None) -> Space:
         """Return the space of candidates with a method, that of the settings or one made of it."""

@@ -116,11 +116,8 @@ class MemoryModel:
         working = work.working_bytes / method.microbatches
         # Copies of tied weights are late on the last stage, too.
         on_time = numpy.equal(in_flight, 1) * (work.parameter_bytes - work.tied_bytes)
-        unneeded = on_time * (facts.copies - facts.copies_on_time)
-        total: Array = (
-            work.parameter_bytes * copies + activations + working + messages + contributed
-        )
-        return total - unneeded
+        weights = work.parameter_bytes * copies - on_time * (facts.copies - facts.copies_on_time)
+        return weights + activations + working + messages + contributed
 
 
 def _state_copies(optimizer: OptimizerSpec) -> float:

@@ -3,8 +3,7 @@
 Baselines minimise rules, which are bounds: these do not know how replicas wait for each other, what
 meets at a port, or how many minibatches in flight a link needs. The simulator does. So every
 baseline proposes a placement, data parallelism on every number of accelerators and the fastest
-accelerator alone among them, and a search in the simulator begins with these. What it finds is no
-worse than any of them, by its objective.
+accelerator alone among them, and a search in the simulator begins with these, to end no worse.
 """
 
 from __future__ import annotations
@@ -152,22 +151,19 @@ def simulated(problem: PlanningProblem, space: Space, plan: Plan) -> Plan:
         for depth in depths
     ]
     obstacles = [_obstacle(problem, space, one) for one in tried]
-    played = [
-        (one, one.seconds_per_minibatch * _weight(problem, one))
-        for one, obstacle in zip(tried, obstacles, strict=True)
-        if obstacle is None
-    ]
+
+    def cost(one: Simulation) -> float:
+        weight = problem.per_second(Candidate(one.placement, one.method))
+        # What is not judged is as good as it is fast.
+        return one.seconds_per_minibatch * (weight if math.isfinite(weight) else 1.0)
+
+    played = [one for one, obstacle in zip(tried, obstacles, strict=True) if obstacle is None]
     if not played:
         raise InvalidInput(f"{plan.configuration}: {obstacles[0]}")
-    best = min(cost for _, cost in played)
+
+    best = min(map(cost, played))
     # Less depth has less staleness and memory.
-    return _with_played(plan, next(one for one, cost in played if cost <= _AS_FAST * best))
-
-
-def _weight(problem: PlanningProblem, played: Simulation) -> float:
-    """Return how much of the objective a second takes, 1 where that is not judged."""
-    weight = problem.per_second(Candidate(played.placement, played.method))
-    return weight if math.isfinite(weight) else 1.0
+    return _with_played(plan, next(one for one in played if cost(one) <= _AS_FAST * best))
 
 
 def _played(problem: PlanningProblem, placement: Placement, method: Method) -> Simulation:
@@ -268,13 +264,9 @@ def _all_proposed(problem: PlanningProblem) -> Iterator[Plan]:
     yield from _single_stages(problem, _counts(problem.cluster.accelerators))
     yield from _as_if_equal(problem)
     for name, planner in _STARTS.items():
-        yield from _tried(problem, {name: planner})
-
-
-def _tried(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:
-    """Yield as :func:`_proposed` does; a planner that finds nothing proposes nothing."""
-    with suppress(InvalidInput):
-        yield from _proposed(problem, planners)
+        # A planner that finds nothing proposes nothing.
+        with suppress(InvalidInput):
+            yield from _proposed(problem, {name: planner})
 
 
 def _proposed(problem: PlanningProblem, planners: dict[str, Planner]) -> Iterator[Plan]:

@@ -1,8 +1,7 @@
 """What the simulator and the lateness of gradients promise of a training, before it begins.
 
 Training to a loss takes minutes, predicting it nothing: seconds per minibatch as simulated, times
-the samples that late gradients cost. What is far behind by that product does not take part in a
-race.
+the samples that late gradients cost. What is far behind by that product does not race.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_a_method_that_no_policy_can_draw_is_refused_before_a_profile(agent: str
     session: Any = SimpleNamespace(method=Method(schedule="zb-v", policy="sync"))
     given: Any = None
     with pytest.raises(InvalidInput, match="gives every accelerator one stage, and schedule zb-v"):
-        LearningJob(session, Path(), agent, given, AGENTS[agent], None, None).run()
+        LearningJob(session, Path(), agent, given, AGENTS[agent], "seconds", None, None).run()
 
 
 CLUSTER = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))

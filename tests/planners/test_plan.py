@@ -18,7 +18,7 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile, InvalidInput, ModelNote, NothingFits
 from drlpp.io.documents import write_document
 from drlpp.placement.plan import Plan
-from drlpp.planners import PlanningProblem, Space, Vary, best_plan
+from drlpp.planners import PlanningProblem, Space, Vary, best_plan, usually_varied
 from drlpp.planners.plan import cluster_of, plan_or_way_out, planning_problem
 from drlpp.planners.planning import SEARCH, baseline_plans
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -247,16 +247,7 @@ def test_the_default_is_the_loss_for_which_microbatches_vary() -> None:
     given = Method(microbatches=1, in_flight_per_link=0)
     assert drlpp.plan(**options, method=given).method == given
     # Where batches are normalised, that of a microbatch would be another.
-    graph = profile.graph.model_copy(
-        update={
-            "operators": tuple(
-                operator.model_copy(update={"type": "batch_norm"})
-                for operator in profile.graph.operators
-            )
-        }
-    )
-    normalising = options | {"profile": profile.model_copy(update={"graph": graph})}
-    assert drlpp.plan(**normalising).method.microbatches == 1
+    assert usually_varied(Method(), (), "loss", ["batch_norm"]) == {Vary.DEPTH}
     # What larger updates delay is not known.
     accumulating = Method(accumulate=2)
     by_seconds = drlpp.plan(**options, method=accumulating, objective="seconds")
