@@ -57,7 +57,7 @@ def run(example: str, *arguments: str, **environment: str) -> subprocess.Complet
 def test_an_image_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_classification.main(epochs=3, minibatches=30, out=tmp_path)
     printed = capsys.readouterr().out
-    assert "training on 1-1, 1f1b, pipeoptim, " in printed
+    assert re.search("training on 1(-1)?, 1f1b, pipeoptim, ", printed)
     assert ", gradients clipped to 5, " in printed
     losses = numbers("loss", printed)
     assert len(losses) == 3
