@@ -122,7 +122,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         optimizer=updates,
         model=captured,
     )
-    compared = [_simulated(text, captured, problem, space, costs, found) for text in search.compare]
+    compared = [_simulated(text, captured, problem, space, costs, whole) for text in search.compare]
     console.print(report.text())
     if contracted is not None:
         console.print(f"cut between {len(planned.workload)} {search.cut_at}")

@@ -182,3 +182,8 @@ def test_a_plan_says_what_a_users_layout_costs(decoder: tuple[OpGraph, Path]) ->
     assert ratio > 1.01
     assert f"your layout {layout}: " in text
     assert f" ± 6% per minibatch (simulated), {ratio - 1:+.0%} against the plan" in text
+    # Also beside a plan between layers, which has other operators.
+    assert (
+        f"your layout {layout}: "
+        in done(*arguments, "--compare", layout, "--cut-at", "layers").words
+    )
