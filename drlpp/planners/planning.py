@@ -151,19 +151,17 @@ def simulated(problem: PlanningProblem, space: Space, plan: Plan) -> Plan:
         for depth in depths
     ]
     obstacles = [_obstacle(problem, space, one) for one in tried]
-
-    def cost(one: Simulation) -> float:
-        weight = problem.per_second(Candidate(one.placement, one.method))
-        # What is not judged is as good as it is fast.
-        return one.seconds_per_minibatch * (weight if math.isfinite(weight) else 1.0)
-
     played = [one for one, obstacle in zip(tried, obstacles, strict=True) if obstacle is None]
     if not played:
         raise InvalidInput(f"{plan.configuration}: {obstacles[0]}")
-
-    best = min(map(cost, played))
+    costs = []
+    for one in played:
+        weight = problem.per_second(Candidate(one.placement, one.method))
+        # What is not judged is as good as it is fast.
+        costs.append(one.seconds_per_minibatch * (weight if math.isfinite(weight) else 1.0))
     # Less depth has less staleness and memory.
-    return _with_played(plan, next(one for one in played if cost(one) <= _AS_FAST * best))
+    first = next(number for number, cost in enumerate(costs) if cost <= _AS_FAST * min(costs))
+    return _with_played(plan, played[first])
 
 
 def _played(problem: PlanningProblem, placement: Placement, method: Method) -> Simulation:
