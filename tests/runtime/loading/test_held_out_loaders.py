@@ -22,7 +22,8 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import DataError, InvalidInput
 from drlpp.racing.plain import held_out_loss
 from drlpp.runtime import PipelineTrainer
-from drlpp.runtime.training.training_data import HeldOutCount, LoadedData
+from drlpp.runtime.training.held_out import HeldOutCount
+from drlpp.runtime.training.training_data import LoadedData
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Loaders
 from tests.support.training.loading import data_for, loaders_for, placement_file
