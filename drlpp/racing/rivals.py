@@ -208,6 +208,14 @@ def _flushed(schedule: str, grounds: Grounds) -> Iterator[Candidate]:
         yield from (split for split in splits if len(split.placement.stages) > 1)
 
 
+def _pipedream(grounds: Grounds) -> Iterator[Candidate]:
+    """Yield PipeDream's placements, with each number of microbatches that a search may choose."""
+    given = grounds.method
+    for method in grounds.space.methods:
+        if method.model_copy(update={"microbatches": given.microbatches}) == given:
+            yield from grounds.placed("pipedream", method)
+
+
 def _planned(grounds: Grounds) -> Iterator[Candidate]:
     """Yield what ``drlpp plan`` finds, and its depth, unless nothing fits or is fresh enough."""
     try:
@@ -223,7 +231,7 @@ RIVALS: dict[str, Callable[[Grounds], Iterable[Candidate | Contender]]] = {
     **{way: partial(_parallel, way) for way in PARALLEL},
     GPIPE.name: partial(_flushed, GPIPE.name),
     FLUSHED_1F1B.name: partial(_flushed, FLUSHED_1F1B.name),
-    "pipedream": lambda grounds: grounds.placed("pipedream", grounds.method),
+    "pipedream": _pipedream,
     "plan": _planned,
 }
 """What finds candidates of each kind, in the order of tables; none where workers lack something.

@@ -14,7 +14,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.planners import Space
+from drlpp.planners import Space, Vary
 from drlpp.racing.contenders import Contender
 from drlpp.racing.prospects import pipelines, usual_candidates
 from drlpp.racing.rivals import (
@@ -157,6 +157,14 @@ def test_the_simulator_ranks_what_is_too_much() -> None:
     left_out = set(every) - {(c.placement.canonical, c.method) for c in chosen if c.placement}
     assert len(left_out) == 18 - MOST_CANDIDATES
     assert all(every[key] >= worst * (1 - 1e-9) for key in left_out)
+
+
+def test_pipedream_has_every_number_of_microbatches_that_a_search_may_choose() -> None:
+    grounds = grounds_on(local_cluster(2, FAST))
+    varied = replace(grounds, space=Space(Method(), frozenset(Vary) - {Vary.SCHEDULE}, None, 12))
+    for one, numbers in ((grounds, {1}), (varied, {1, 2, 4})):
+        methods = [found.method for found in candidates_of("pipedream", one)]
+        assert set(methods) == {Method(microbatches=number) for number in numbers}
 
 
 def test_fewer_workers_are_the_fastest() -> None:
