@@ -107,7 +107,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     with shown(console, f"planning with {given.planner}"):
         fixed = method.options if search.vary is None else set(Vary)
         found = plan_or_way_out(planned, space, given.planner, costs.batch_size, fixed)
-    cells = map_of_ways(found, planned, costs.batch_size)
+    cells = map_of_ways(found, planned, costs)
     if objective == "dollars":
         # Others are told by their seconds.
         found = replace(found, others=())

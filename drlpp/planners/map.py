@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from drlpp.costs.profile import Profile
 from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -64,23 +65,28 @@ class Cell:
     candidate: Candidate | None = None
 
 
-def map_of_ways(plan: Plan, problem: PlanningProblem, batch_size: int) -> tuple[Cell, ...]:
+def map_of_ways(plan: Plan, problem: PlanningProblem, profile: Profile) -> tuple[Cell, ...]:
     """Return the cells in rows of one R_m, those of the smallest R_m first; none without links.
 
     Args:
         plan: for the user's own cluster, with what else was proposed.
         problem: that it is a plan of.
-        batch_size: samples of a minibatch.
+        profile: of the model's operators.
     """
+    batch_size, kinds = profile.batch_size, {one.type for one in profile.graph.operators}
     own = ways_of_training(problem, batch_size)
     if not own.weights_ratio:
         return ()
     limited = _limited(problem, own.plain.memory_bytes)
     basis = ways_of_training(limited, batch_size).memory_ratio
+    several = 2 * problem.cluster.accelerators
+    # As in a search: where batches are normalised, that of a microbatch would be another.
+    divides = batch_size % several == 0 and "batch_norm" not in kinds
+    numbers = (1, several) if divides else (1,)
     cells = []
     for column in _with(_WEIGHTS_RATIOS, own.weights_ratio):
         links = own.weights_ratio / column
-        pipelines = list(_pipelines(plan, _scaled(problem, links, 1.0), batch_size))
+        pipelines = list(_pipelines(plan, _scaled(problem, links, 1.0), numbers))
         for row in _with(_MEMORY_RATIOS, own.memory_ratio):
             there = _scaled(limited, links, basis / row) if row else _scaled(problem, links, 1.0)
             ways = {
@@ -126,22 +132,20 @@ def _scaled(problem: PlanningProblem, links: float, memory: float) -> PlanningPr
 
 
 def _pipelines(
-    plan: Plan, problem: PlanningProblem, batch_size: int
+    plan: Plan, problem: PlanningProblem, numbers: Sequence[int]
 ) -> Iterator[tuple[str, float, Simulation]]:
     """Yield the seconds to a loss of what was proposed, for each of plain PyTorch's minibatches.
 
-    Methods are the plan's and a flushed one, each with some numbers of microbatches, and with
+    Methods are the plan's and a flushed one, each with these numbers of microbatches, and with
     recomputation; those that make an update of several minibatches do not count.
     """
     proposed = [one.placement for one in (plan, *plan.others) if len(one.placement.stages) > 1]
-    several = 2 * problem.cluster.accelerators
     flushed = Method(schedule=FLUSHED_1F1B.name, policy=SYNC.name)
     methods = [plan.method] + [
         method.model_copy(update={"microbatches": microbatches, "recompute": recompute})
         for method in (plan.method.model_copy(update={"in_flight_per_link": 0}), flushed)
-        for microbatches in (1, several)
+        for microbatches in numbers
         for recompute in (False, True)
-        if batch_size % microbatches == 0
     ]
     for placement in list(dict.fromkeys(proposed))[:_MOST_PLACEMENTS]:
         for method in dict.fromkeys(methods):

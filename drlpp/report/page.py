@@ -227,7 +227,7 @@ def _map(files: RunFiles) -> Iterator[Section]:
         return
     problem = PlanningProblem.profiled(profile, cluster, exported.method, exported.optimizer)
     plan = Plan(exported.resolve(profile.graph), exported.method)
-    if cells := map_of_ways(plan, problem, profile.batch_size):
+    if cells := map_of_ways(plan, problem, profile):
         table = map_table(cells)
         yield Section(title="With other links and memory", lines=(table.title,), table=table)
 

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.made_up import generate
 from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.planners import Limits, PlanningProblem, Space, Vary, best_plan
 from drlpp.planners.map import FLUSHED, PIPELINE, Cell, map_of_ways, ways_of_training
@@ -16,17 +17,18 @@ from drlpp.specs.cluster import Link, local_cluster
 
 BATCH = 32
 METHOD = Method()
+PROFILE = generate("layered", 12, 0).model_copy(update={"batch_size": BATCH})
 
 
 def problem(bandwidth: float, memory: float | None = None) -> PlanningProblem:
-    workload = Workload.of(generate("layered", 12, 0), METHOD)
+    workload = Workload.of(PROFILE, METHOD)
     cluster = local_cluster(4, Link(bandwidth_bytes_per_second=bandwidth), memory_bytes=memory)
     return PlanningProblem(workload, cluster, memory=MemoryModel(method=METHOD))
 
 
-def cells(given: PlanningProblem) -> tuple[Cell, ...]:
+def cells(given: PlanningProblem, profile: Profile = PROFILE) -> tuple[Cell, ...]:
     found = best_plan(given, Space(METHOD, frozenset({Vary.DEPTH})), limits=Limits(judged=200))
-    return map_of_ways(found, given, BATCH)
+    return map_of_ways(found, given, profile)
 
 
 @pytest.mark.parametrize("bandwidth", [1e8, 1e12])
@@ -67,3 +69,12 @@ def test_links_and_memory_are_scaled_to_the_ratios_of_a_cell() -> None:
     for column in {cell.weights_ratio for cell in found}:
         seconds = [c.seconds for c in found if c.weights_ratio == column]
         assert seconds == pytest.approx(sorted(seconds), rel=0.01)
+
+
+@pytest.mark.parametrize(("kind", "divided"), [("conv2d", True), ("batch_norm", False)])
+def test_where_batches_are_normalised_no_minibatch_is_divided(kind: str, divided: bool) -> None:
+    operators = tuple(o.model_copy(update={"type": kind}) for o in PROFILE.graph.operators)
+    graph = PROFILE.graph.model_copy(update={"operators": operators})
+    found = cells(problem(1e9), PROFILE.model_copy(update={"graph": graph}))
+    numbers = {c.candidate.method.microbatches for c in found if c.candidate}
+    assert numbers and (max(numbers) > 1) == divided
