@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -46,7 +46,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     """
     # At its end Python would look for cycles among all that torch has, for up to a second.
     atexit.register(gc.freeze)
-    warnings.formatwarning = _printing_notes(warnings.formatwarning)
+    warnings.formatwarning = _formatted
     code, error = 0, None
     try:
         program()
@@ -64,11 +64,13 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     sys.exit(code)
 
 
-def _printing_notes(usual: Callable[..., str]) -> Callable[..., str]:
-    """Format notes about the model as notes, and other warnings as Python does."""
-
-    def formatwarning(message: Warning | str, category: type[Warning], *place: Any) -> str:
-        is_note = issubclass(category, ModelNote)
-        return f"note: {message}\n" if is_note else usual(message, category, *place)
-
-    return formatwarning
+def _formatted(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return the one line of a warning; a note about the model needs no place in code."""
+    place = "" if issubclass(category, ModelNote) else f" ({filename}, line {lineno})"
+    return f"{'warning' if place else 'note'}: {message}{place}\n"

@@ -283,7 +283,7 @@ class LearningJob:
         elif verdict.placement == verdict.fastest:
             why = "the first of the race"
         else:
-            why = "the simplest placement that is not shown to be slower than any other candidate"
+            why = "the simplest of those that are not significantly slower than the fastest"
         how_long = "" if self.data is None else " until the race to a loss has ended"
         console.print(
             f"exported to {path}{how_long}: {chosen.beside(self.session.method)}, found by "

@@ -30,10 +30,11 @@ from drlpp.exporting.layouts.module_cuts import contracted_at
 from drlpp.io.documents import write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.progress_lines import shown
-from drlpp.placement.plan import Plan
+from drlpp.placement.plan import CLEARLY, Plan
 from drlpp.planners import PLANNERS, PlanningProblem, Space, Vary, objective_for, simulated
 from drlpp.planners.map import Cell, map_of_ways, ways_of_training
 from drlpp.planners.plan import cluster_of, plan_or_way_out, planning_problem
+from drlpp.planners.planning import check_planner
 from drlpp.planners.search import Judge
 from drlpp.racing.rivals import YOURS
 from drlpp.report.tables import Table, map_table
@@ -75,6 +76,9 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     model, method, search = given.model, given.method, given.search
     chosen, updates = method.method(Method()), given.optimizer.spec()
     objective = objective_for(chosen, search.objective)
+    # What cannot be is said before anything is measured.
+    check_planner(given.planner)
+    search.space(chosen, method)
     reference = None if model is None else model_reference(model, given.model_option)
     if reference is None and given.profile is None:
         raise InvalidInput("name what to plan: a model, or --profile for costs alone")
@@ -106,7 +110,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         )
     with shown(console, f"planning with {given.planner}"):
         fixed = method.options if search.vary is None else set(Vary)
-        found = plan_or_way_out(planned, space, given.planner, costs.batch_size, fixed)
+        found = plan_or_way_out(planned, space, given.planner, fixed)
     cells = map_of_ways(found, planned, costs)
     if objective == "dollars":
         # Others are told by their seconds.
@@ -121,6 +125,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
         cluster=problem.cluster,
         optimizer=updates,
         model=captured,
+        ways=tuple(ways.best()),
     )
     compared = [_simulated(text, captured, problem, space, costs, whole) for text in search.compare]
     console.print(report.text())
@@ -133,7 +138,7 @@ def plan(given: arguments.Plan) -> dict[str, Any]:
     for line, layout in compared:
         console.print(line)
         record.setdefault("compared", []).append(layout)
-    console.print(report.text_of_ways())
+    console.print(report.text_of_ways(whole.verdict))
     if (out := given.out) is not None:
         document = whole.file()
         write_document(out, document)
@@ -180,9 +185,6 @@ def _simulated(
 
 _WORTH_SAYING = 1.05
 """Times as fast to a loss as the plan, so that another pipeline is named."""
-
-_CLEARLY = 1.001
-"""Times as slow as another: less is nothing to speak of."""
 
 
 class PlanReport:
@@ -256,10 +258,10 @@ class PlanReport:
             *self._explanations(),
         )
 
-    def text_of_ways(self) -> RenderableType:
+    def text_of_ways(self, verdict: str) -> RenderableType:
         """Return what this plan and other ways of training take, and which one to take."""
         tables = [map_table(self._cells)] if self._cells else []
-        return Group(self._table_of_ways(), *self._advice(), *tables)
+        return Group(self._table_of_ways(), *self._advice(verdict), *tables)
 
     def _table_of_ways(self) -> Table:
         """Return what this plan and other ways of training take, the fastest first."""
@@ -295,7 +297,7 @@ class PlanReport:
         ]
         return Table(columns, cells)
 
-    def _advice(self) -> Iterator[str]:
+    def _advice(self, verdict: str) -> Iterator[str]:
         """Yield what links cost data parallelism, and which way of the same updates to take."""
         ratio, of_all = float(f"{self._ways.weights_ratio:.2g}"), self._ways.of_all()
         waits = ""
@@ -305,34 +307,17 @@ class PlanReport:
                 f"{of_all.waiting_share:.0%} of the time"
             )
         yield f"R_w = {ratio:g} (all weights over a link / a minibatch on one){waits}"
-        usable = [one for one in self._best_ways if one.fits and one.way.same_updates]
-        if not usable:
-            yield "no other way of the same updates fits into memory"
-            return
-        other = min(usable, key=lambda one: one.seconds_per_minibatch)
-        seconds = self._plan.seconds_per_minibatch * self._samples
         own = next((cell for cell in self._cells if cell.own), None)
+        seconds = self._plan.seconds_per_minibatch * self._samples
         if own and own.candidate and own.seconds * _WORTH_SAYING < seconds:
             yield (
                 f"{own.candidate.configuration} with {own.candidate.method}: predicted "
-                f"{seconds / own.seconds:.2f}× faster to the same loss than this plan, and "
-                f"{other.seconds_per_minibatch / own.seconds:.2f}× than {other.name}"
+                f"{seconds / own.seconds:.2f}× faster to the same loss than this plan"
                 + " (--objective loss)"
                 * (self._problem.objective != "loss")
             )
-            return
-        faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0
-        use, than = f"use {other.name} ({other.way.torch})", "faster to the same loss than"
-        if self._together > 1:
-            # What larger updates delay is not known.
-            than = f"faster by the minibatch, with updates of {self._together}, than"
-        if faster > _CLEARLY:
-            on = len(other.accelerators)
-            yield f"{use} on {on}: predicted {faster:.2f}× {than} this plan"
-        elif faster * _CLEARLY > 1:
-            yield f"{use}: this plan is predicted no faster"
         else:
-            yield f"this plan is predicted {1 / faster:.2f}× {than} {other.name}, the next"
+            yield verdict
 
     def _table(self) -> Table:
         rows = [
@@ -373,7 +358,7 @@ class PlanReport:
             )
             yield f"also proposed (simulated): {found}"
         fastest = min(plan.others, key=lambda one: one.seconds_per_minibatch, default=plan)
-        if plan.seconds_per_minibatch > _CLEARLY * fastest.seconds_per_minibatch > 0:
+        if plan.seconds_per_minibatch > CLEARLY * fastest.seconds_per_minibatch > 0:
             name = f"{fastest.found_by} {fastest.configuration} has a faster minibatch"
             if plan.found_by in PLANNERS:
                 yield f"{name}; leave out --planner, with --objective seconds for the fastest"

@@ -392,10 +392,9 @@ class SearchSettings:
         """Return the space of candidates with a method, that of the settings or one made of it."""
         from drlpp.planners import Space
 
-        if costs is None:
-            return Space(chosen, self.varied(method))
-        kinds = [operator.type for operator in costs.graph.operators]
-        return Space(chosen, self.varied(method, kinds), batch_size=costs.batch_size)
+        kinds = () if costs is None else [operator.type for operator in costs.graph.operators]
+        batch_size = None if costs is None else costs.batch_size
+        return Space(chosen, self.varied(method, kinds), batch_size=batch_size)
 
 
 @dataclass(frozen=True)

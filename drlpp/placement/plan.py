@@ -11,6 +11,7 @@ from drlpp.errors import InvalidInput
 from drlpp.io.formatting import predicted_text, seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
+from drlpp.schedule.analysis.staleness import samples_factor
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
     from drlpp.costs.ways_of_training import PredictedWay
     from drlpp.placement.placement_file import PlacementFile
+
+CLEARLY = 1.001
+"""Times as slow as another: less is nothing to speak of."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,36 @@ class Plan:
         return self.placement.configuration
 
     def __str__(self) -> str:
-        """Say what it is, and what training without a pipeline would take."""
+        """Say what it is, what training without a pipeline would take, and what to use."""
         lines = [f"{self.configuration} with {self.method}, found by {self.found_by}: {self.text}"]
         for one in self.ways:
             seconds = seconds_text(one.seconds_per_minibatch)
             unfit = "" if one.fits else ", too large"
             lines.append(f"{one.name} on {len(one.accelerators)}: {seconds}{unfit}")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.verdict] if self.ways else lines)
+
+    @property
+    def verdict(self) -> str:
+        """Which way of the same updates to take, of this and ``ways``; for a plan of a graph."""
+        usable = [one for one in self.ways if one.fits and one.way.same_updates]
+        if not usable:
+            return "no other way of the same updates fits into memory"
+        assert self.graph is not None
+        pipeline = self.placement.pipeline(self.graph)
+        other = min(usable, key=lambda one: one.seconds_per_minibatch)
+        seconds = self.seconds_per_minibatch * samples_factor(pipeline, self.method)
+        faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0
+        use, than = f"use {other.name} ({other.way.torch})", "faster to the same loss than"
+        if (together := self.method.minibatches_together(pipeline)) > 1:
+            # What larger updates delay is not known.
+            than = f"faster by the minibatch, with updates of {together}, than"
+        if faster > CLEARLY:
+            on = len(other.accelerators)
+            return f"{use} on {on}: predicted {faster:.2f}× {than} this plan"
+        if faster * CLEARLY > 1:
+            return f"{use}: this plan is predicted no faster"
+        doubt = "" if self.error_bar else "; no short run of a pipeline confirms it"
+        return f"this plan is predicted {1 / faster:.2f}× {than} {other.name}, the next{doubt}"
 
     @property
     def text(self) -> str:

@@ -20,7 +20,7 @@ from drlpp.io.documents import first_problem
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.plan import Plan
 from drlpp.planners.map import ways_of_training
-from drlpp.planners.planning import SEARCH, best_plan
+from drlpp.planners.planning import SEARCH, best_plan, check_planner
 from drlpp.planners.problem import PlanningProblem, objective_for
 from drlpp.planners.search import Space, Vary, usually_varied
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -102,6 +102,7 @@ def plan(
         raise InvalidInput("name what to plan: a model, or profile=… for costs alone")
     known = cluster_of(workers, cluster, bandwidth, latency, speeds, memory)
     objective = objective_for(method, objective)
+    check_planner(planner)
     problem, costs, captured = planning_problem(
         model, profile, known or workers, method, optimizer, objective, seed
     )
@@ -111,7 +112,7 @@ def plan(
         kinds = problem.workload.kinds
         vary = usually_varied(method, method.model_fields_set, objective, kinds)
     space = Space(method, vary, most_staleness, costs.batch_size)
-    found = plan_or_way_out(problem, space, planner, costs.batch_size, fixed)
+    found = plan_or_way_out(problem, space, planner, fixed)
     return replace(
         found,
         ways=tuple(ways_of_training(problem, costs.batch_size).best()),
@@ -126,14 +127,12 @@ def plan_or_way_out(
     problem: PlanningProblem,
     space: Space,
     planner: str,
-    batch_size: int,
     fixed: Collection[str] = (),
 ) -> Plan:
     """Return the best plan; where a search finds none that fits, that of one for other methods.
 
     Args:
         problem, space, planner: as of :func:`~drlpp.planners.planning.best_plan`.
-        batch_size: samples of a minibatch.
         fixed: options of the method that stay as they are.
 
     Raises:
@@ -152,7 +151,7 @@ def plan_or_way_out(
                     stacklevel=3,
                 )
                 return found
-        ways = ways_of_training(problem, batch_size).best()
+        ways = ways_of_training(problem, space.batch_size or 1).best()
         fits = [way for way in ways if way.fits and way.way.same_updates]
         if not fits:
             raise
@@ -200,7 +199,8 @@ def planning_problem(
         known = known.for_model(flops_of(captured), sum(costs.seconds))
     if known is None:
         raise InvalidInput(
-            "what messages take is not known: give bandwidth=… in bytes per second, or cluster=…"
+            "what messages take is not known: give bandwidth=… (--bandwidth) in bytes per second, "
+            "or cluster=… (--cluster)"
         )
     problem = PlanningProblem(
         Workload.of(costs, method),
@@ -247,7 +247,9 @@ def cluster_of(
             )
         return given if speeds is None else given.with_speeds(speeds)
     if workers is None:
-        raise InvalidCluster("how many workers are there? Give workers=4, or cluster=…")
+        raise InvalidCluster(
+            "how many workers are there? Give workers=4 (--workers 4) or cluster=… (--cluster)"
+        )
     if bandwidth is None:
         return None
     try:

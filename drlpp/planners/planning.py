@@ -78,6 +78,12 @@ class _Found:
     obstacle: str = ""
 
 
+def check_planner(name: str) -> None:
+    """Refuse a name that no planner has."""
+    if name not in (known := (SEARCH, *PLANNERS)):
+        raise InvalidInput(f"planner {name!r} is unknown; there are {', '.join(known)}")
+
+
 def best_plan(
     problem: PlanningProblem,
     space: Space,
@@ -96,10 +102,11 @@ def best_plan(
         NothingFits: nothing that was looked at fits into memory.
         InvalidInput: there is no such planner, or the method can run nothing of what it finds.
     """
+    check_planner(planner)
     begin = time.perf_counter()
     if planner == SEARCH:
         found = _searched(problem, space, limits)
-    elif planner in PLANNERS:
+    else:
         own = _simulated(problem, space, _proposed(problem, {planner: PLANNERS[planner]}))
         others = list(own[1:])
         with suppress(InvalidInput):
@@ -108,9 +115,6 @@ def best_plan(
         others = [one for one in others if one.placement != own[0].placement]
         others.sort(key=lambda one: one.seconds_per_minibatch)
         found = replace(own[0], others=tuple(others))
-    else:
-        known = ", ".join((SEARCH, *PLANNERS))
-        raise InvalidInput(f"planner {planner!r} is unknown; there are {known}")
     return replace(found, planner_seconds=time.perf_counter() - begin)
 
 

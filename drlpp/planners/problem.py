@@ -25,10 +25,13 @@ def objective_for(method: Method, given: str | None = None) -> str:
     """Return what a search minimises: by default the time to a loss, if that can be judged.
 
     Raises:
-        InvalidInput: it is to be the loss, and every update is made of several minibatches.
+        InvalidInput: there is no such objective, or it is to be the loss, and every update is made
+            of several minibatches.
     """
     if given is None:
         return "loss" if method.accumulate == 1 else "seconds"
+    if given not in OBJECTIVES:
+        raise InvalidInput(f"objective {given!r} is unknown; there are {', '.join(OBJECTIVES)}")
     if given == "loss" and method.accumulate > 1:
         raise InvalidInput(
             f"objective loss: updates of several minibatches (accumulate={method.accumulate}) are "
@@ -60,9 +63,6 @@ class PlanningProblem:
     objective: str = "seconds"
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            known = ", ".join(OBJECTIVES)
-            raise InvalidInput(f"objective {self.objective!r} is unknown; there are {known}")
         if self.objective == "dollars" and None in self.cluster.prices:
             raise InvalidInput(
                 "objective dollars needs the price of every host in the cluster file, in dollars "

@@ -103,7 +103,7 @@ class Verdict:
         others = (i for i, one in enumerate(self.contenders) if i != self.fastest and other(one))
         best = self._best(others)
         if has_rival(winner) and is_learned(winner):
-            yield f"the fastest, {told}, was found by an agent and without one"
+            yield f"the agent and a rival have found the same, which is the fastest: {told}"
         elif best is None:
             missing = "nothing that an agent found" if has_rival(winner) else "no rival"
             yield f"{missing} could be measured; the fastest is {told}"

@@ -56,7 +56,6 @@ svg {{ max-width: 100%; height: auto; }}
 table {{ border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }}
 th, td {{ text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #d8d8d8;
          vertical-align: top; min-width: 4rem; }}
-pre {{ background: #f3f3f3; padding: .6rem; overflow-x: auto; }}
 </style>
 </head>
 <body>
@@ -95,7 +94,6 @@ def _section(section: Section) -> Iterator[str]:
         yield f'<figure role="img" aria-label="{told}">{_svg(section.chart)}</figure>'
     if section.table is not None:
         yield f'<div class="scroll" tabindex="0">{_html(section.table)}</div>'
-    yield from (f"<pre>{escape(command)}</pre>" for command in section.commands)
     if section.below:
         yield f'<p class="below">{escape(section.below)}</p>'
     yield "</section>"
@@ -135,7 +133,6 @@ class Section:
         chart: under them; None without one.
         told: what the chart shows, for screen readers.
         table: under it.
-        commands: that lead on.
         below: a sentence about what is shown.
     """
 
@@ -144,7 +141,6 @@ class Section:
     chart: Figure | None = None
     told: str = ""
     table: Table | None = None
-    commands: tuple[str, ...] = ()
     below: str = ""
 
 
@@ -233,10 +229,12 @@ def _map(files: RunFiles) -> Iterator[Section]:
 
 
 def _machine(files: RunFiles) -> Iterator[Section]:
-    settings = tuple(
+    settings = [
         (name, json.dumps(value, ensure_ascii=False))
         for name, value in sorted(files.record.settings.items())
-    )
+    ]
+    if files.record.started_as:
+        settings.insert(0, ("started as", files.record.started_as))
     now = Versions.current()
     lines = [f"report written with drlpp {now.drlpp}, torch {now.torch}, Python {now.python}"]
     if files.placement is not None:
@@ -246,5 +244,4 @@ def _machine(files: RunFiles) -> Iterator[Section]:
         title="Machine, versions, settings",
         lines=tuple(lines),
         table=Table(("setting", "value"), settings),
-        commands=(files.record.started_as,) if files.record.started_as else (),
     )

@@ -20,6 +20,7 @@ from drlpp.planners.map import Cell
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.contenders import Contender, usual_method
 from drlpp.racing.halving import replay
+from drlpp.racing.race import lead_over
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 
@@ -83,15 +84,15 @@ def comparison_table(comparison: Comparison) -> Table:
     """Return what was compared side by side, the fastest by median of most rounds marked.
 
     Those with fewer rounds dropped out of the race before its end. The spread is the fastest and
-    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
-    the reference divided by the row's.
+    the slowest round: with a handful of them, quartiles would say less. A ratio is paired by
+    rounds, as in the verdict.
     """
     contenders, usual = comparison.contenders, usual_method(comparison.contenders)
     rounds = max((len(one.seconds) for one in contenders), default=0)
-    title = f"time per minibatch, median and range of at most {rounds} rounds"
+    title = f"time per minibatch, median and range of at most {rounds} rounds; ratios by rounds"
     weighs = comparison.weighs_samples
     if weighs:
-        title += "; samples to a loss, for each of plain PyTorch's; ratios to a loss"
+        title += ", to a loss; samples to it, for each of plain PyTorch's"
     if comparison.speeds:
         title += f"\n{emulation_text(comparison.speeds)}"
     verdict = comparison.verdict
@@ -114,10 +115,7 @@ def _cells(one: Contender, references: Sequence[Sequence[float]], weighs: bool) 
     samples = [f"{one.samples:.2f}×" if one.is_judged else "–"] * weighs
     if not seconds:
         return ("failed", "–", *samples, *("–" for _ in references))
-    ratios = (
-        f"{statistics.median(own) / statistics.median(costs):.2f}×" if own and costs else "–"
-        for own in references
-    )
+    ratios = (f"{lead_over(costs, own).ratio:.2f}×" if own and costs else "–" for own in references)
     middle = seconds_text(statistics.median(seconds))
     return (middle, range_text(min(seconds), max(seconds)), *samples, *ratios)
 

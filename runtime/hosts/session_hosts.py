@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
@@ -121,7 +121,7 @@ def hosts_for(
     return Hosts([LocalHost(range(workers), folder)])
 
 
-def ray_cluster() -> Any:
+def ray_cluster() -> ModuleType:
     """Import what works with Ray; a session on one machine neither needs it nor waits for it.
 
     Raises:

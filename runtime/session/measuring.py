@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -68,16 +69,16 @@ def measured_parallel(
     together = LOCAL_STEPS if way == "local-sgd" else 1
     window = window_of_whole(minibatches, method, together)
 
-    def once() -> Measurement:
-        _start_workers(session)
-        task = session.captured.task_with_loss
+    def write_task(path: Path) -> None:
         try:
             # With what cannot be imported.
-            file = session.publish(
-                session.new_name("task"), lambda path: torch.save(task, path, cloudpickle)
-            )
+            torch.save(session.captured.task_with_loss, path, cloudpickle)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ModelError(f"the model cannot be sent to other processes: {error}") from None
+
+    def once() -> Measurement:
+        _start_workers(session)
+        file = session.publish(session.new_name("task"), write_task)
         group = session.new_group(way, ranks)
         command = TrainParallel(
             way, file, group, method, session.optimizer, session.seed, window.minibatches

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import Profile
-from drlpp.errors import InvalidInput, WorkerLost
+from drlpp.errors import InvalidInput, ModelNote, WorkerLost
 from drlpp.models.model_reference import Model
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -127,7 +127,7 @@ class ClusterSession(WorkerGroup):
         cluster: str | None = None,
         hosts: Cluster | None = None,
         least: int | None = None,
-        note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
+        note: Callable[[str], None] = lambda note: warnings.warn(note, ModelNote, 3),
     ) -> None:
         if workers is None:
             gpus = known_choice(device) is not DeviceChoice.CPU and speeds is None

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidInput, ModelNote
 from drlpp.io.documents import Record, first_problem
 from drlpp.io.files import append, cut_off, read_lines
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -79,7 +79,7 @@ class TrainerCallbacks:
     on_begin: Callable[[], None] = lambda: None
     on_progress: Callable[[ProgressReport], None] = lambda report: None
     on_epoch: Callable[[EpochReport], None] = lambda report: None
-    on_note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=2)
+    on_note: Callable[[str], None] = lambda note: warnings.warn(note, ModelNote, 2)
     on_staleness: Callable[[str], None] = lambda line: None
 
 

@@ -100,7 +100,7 @@ class Worker:
         """Whether this is the first of the replicas of its stage."""
         return self._worker == self._held.command.group.replicas[0]
 
-    def carry_out(self, command: Command) -> Any:
+    def carry_out(self, command: Command) -> object:
         """Carry out a command; raise what goes wrong."""
         match command:
             case Load():

@@ -148,6 +148,8 @@ def test_a_plan_of_a_task_is_trained_in_two_calls(tmp_path: Path) -> None:
     told = str(plan).splitlines()
     assert plan.text in told[0]
     assert any(line.startswith("plain on 1: ") for line in told)
+    assert told[-1] == plan.verdict
+    assert "predicted" in plan.verdict
     loader = DataLoader(TensorDataset(inputs.repeat(4, 1), targets.repeat(4)), batch_size=8)
     result = drlpp.PipelineTrainer(plan, out=tmp_path / "run").fit(loader, epochs=1)
     assert len(result.epochs) == 1
@@ -188,8 +190,9 @@ def test_minibatches_are_divided_where_nothing_fits_otherwise() -> None:
     # Whoever says what may vary is told instead, with what would fit without a pipeline.
     cluster = cluster_of(2, None, 1e9, memory=100e6)
     problem, *_ = planning_problem(None, rows, cluster, DEFAULT_METHOD, None, "seconds", seed=0)
+    space = Space(DEFAULT_METHOD, batch_size=4)
     with pytest.raises(NothingFits, match=r"misses .* Without a pipeline .* fits \(accelerators: "):
-        plan_or_way_out(problem, Space(DEFAULT_METHOD), "gpipe", batch_size=4, fixed=set(Vary))
+        plan_or_way_out(problem, space, "gpipe", fixed=set(Vary))
     with pytest.raises(NothingFits, match="misses"):
         drlpp.plan(**given, memory=1e6)
 
@@ -199,14 +202,14 @@ def test_why_nothing_was_found_is_told_whatever_else_is_tried(
 ) -> None:
     """Memory need not be the reason, and what is wrong with the way out is none."""
     problem = PlanningProblem(Workload.of(chain(6, 6)), local_cluster(2, LINK))
-    space, nothing = Space(DEFAULT_METHOD), NothingFits("nothing can be run")
+    space, nothing = Space(DEFAULT_METHOD, batch_size=8), NothingFits("nothing can be run")
     found = Plan(Placement.from_assignment([0, 1], [0, 1]))
     best = Mock(side_effect=[nothing, InvalidInput("no way out"), nothing, found])
     monkeypatch.setattr("drlpp.planners.plan.best_plan", best)
     with pytest.raises(NothingFits, match="nothing can be run"):
-        plan_or_way_out(problem, space, SEARCH, batch_size=8)
+        plan_or_way_out(problem, space, SEARCH)
     with pytest.warns(ModelNote, match=r"^planned with 1f1b.*; with 1f1b.*, nothing can be run$"):
-        assert plan_or_way_out(problem, space, SEARCH, batch_size=8) == found
+        assert plan_or_way_out(problem, space, SEARCH) == found
 
 
 @pytest.mark.slow
