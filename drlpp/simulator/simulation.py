@@ -197,7 +197,6 @@ def simulate(
     method: Method = DEFAULT_METHOD,
     minibatches: int = 30,
     memory: MemoryModel | None = None,
-    enough: Enough | None = None,
 ) -> Simulation:
     """Play a valid placement until it is steady, and measure a period of it.
 
@@ -209,11 +208,26 @@ def simulate(
         minibatches: the least that the window has that is reported; seconds per minibatch do not
             depend on it.
         memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
+    """
+    return simulate_stages(PlacedStages(workload, placement), cluster, method, minibatches, memory)
+
+
+def simulate_stages(
+    placed: PlacedStages,
+    cluster: Cluster,
+    method: Method,
+    minibatches: int = 30,
+    memory: MemoryModel | None = None,
+    enough: Enough | None = None,
+) -> Simulation:
+    """Play the stages of a placement, of which much may be known already.
+
+    Args:
+        placed, cluster, method, minibatches, memory: as in :func:`simulate`.
         enough: for those who need not know it exactly
             (:func:`drlpp.simulator.steady_state.find_steady_state`).
     """
-    pricing = Pricing(PlacedStages(workload, placement), cluster, method)
-    pipeline = pricing.placed.pipeline
+    pricing, pipeline = Pricing(placed, cluster, method), placed.pipeline
     endless = endless_program(pipeline.numbered, method)
     if endless is None:
         window = Window.plan(pipeline, max(minibatches, _LONG_WINDOW), method)
@@ -222,4 +236,4 @@ def simulate(
         steady = find_steady_state(endless, pricing.of, enough)
         window = steady.window(pipeline, method, minibatches)
     memory = replace(memory or MemoryModel(), method=method)
-    return Simulation(placement, pipeline, method, window, steady, pricing, memory)
+    return Simulation(placed.placement, pipeline, method, window, steady, pricing, memory)

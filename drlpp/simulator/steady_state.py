@@ -150,6 +150,7 @@ def find_steady_state(
     most = min(MOST_MINIBATCHES // program.minibatches, _MOST_STEPS // steps)
     rounds = program.rounds_in_flight + 2
     most_ahead = max(2 * most, _AHEAD * rounds)
+    least_seconds = _least_seconds(program, costs)
     while True:
         played.play(rounds)
         rows = _Rows.of(program, played)
@@ -164,7 +165,7 @@ def find_steady_state(
         if last or (enough is not None and rows.complete > _FEWEST_ROUNDS):
             begin, end = (rows.complete - 1) // 2, rows.complete - 1
             paces = rows.ends[end] - rows.ends[begin]
-            least = (end - begin) * _least_seconds(program, costs)
+            least = (end - begin) * least_seconds
             fastest, seconds = float(paces.min()), max(float(paces.max()), least)
             rounds_long = end - begin
             minibatches = rounds_long * program.minibatches

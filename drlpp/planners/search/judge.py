@@ -29,7 +29,7 @@ from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search.space import Space
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator import simulate
+from drlpp.simulator.simulation import simulate_stages
 
 _CLEARLY = 1.01
 """A candidate whose pace is above this many times the limit is not played until it is steady."""
@@ -205,16 +205,21 @@ class Judge:
         return math.inf if below and self._is_refused(candidate) else bound * factor
 
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
-        (problem, bounds), placement = self._known_of(candidate.method), candidate.placement
+        problem, bounds = self._known_of(candidate.method)
+        placed, seconds = self._placed(candidate)
+        if missing := self._missing(placed, problem.memory):
+            return _UNREACHABLE_SECONDS * (1 + missing) + seconds, _Known.MISSING
+        return max(seconds, bounds.sums(candidate.placement)), _Known.BOUND
+
+    def _placed(self, candidate: Candidate) -> tuple[PlacedStages, float]:
+        """Return the stages of a candidate, and what they take by the rule."""
+        bounds, placement = self._known_of(candidate.method)[1], candidate.placement
         key = tuple((stage.operators, stage.accelerators) for stage in placement.stages)
         found = bounds.known.get(key)
         if found is None:
             placed = PlacedStages(bounds.workload, placement)
             found = bounds.known[key] = placed, self._rule.seconds(placed).slowest
-        placed, seconds = found
-        if missing := self._missing(placed, problem.memory):
-            return _UNREACHABLE_SECONDS * (1 + missing) + seconds, _Known.MISSING
-        return max(seconds, bounds.sums(placement)), _Known.BOUND
+        return found
 
     def _missing(self, placed: PlacedStages, memory: MemoryModel) -> float:
         """Return the missing bytes per byte of memory, added up over the stages."""
@@ -238,10 +243,9 @@ class Judge:
         if self._is_refused(candidate):
             return math.inf, _Known.EXACT
         self.played += 1
-        simulation = simulate(
-            problem.workload,
+        simulation = simulate_stages(
+            self._placed(candidate)[0],
             problem.cluster,
-            candidate.placement,
             candidate.method,
             memory=problem.memory,
             enough=enough if bound else None,
@@ -259,7 +263,7 @@ class Judge:
     def _is_refused(self, candidate: Candidate) -> bool:
         """Return whether the weight policy refuses a candidate, or its staleness is too large."""
         method = candidate.method
-        pipeline = PlacedStages(self.problem_of(method).workload, candidate.placement).pipeline
+        pipeline = self._placed(candidate)[0].pipeline
         # The shape decides, not the numbers of accelerators.
         shape = pipeline.numbered
         if (shape, method) not in self._refused:

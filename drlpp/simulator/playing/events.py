@@ -251,6 +251,9 @@ class Play:
         program: what is played first.
         costs: of all steps.
         endless: whose beginning it is, and whose rounds follow, again and again.
+
+    Attributes:
+        steps: how many all workers have done.
     """
 
     _played = 0
@@ -268,7 +271,7 @@ class Play:
             Costs(*map(self._taken, costs)),
             self._taken(begins_of(buckets)),
         )
-        self._rounds = 0
+        self._rounds = self.steps = 0
         workers = len(tables.begins) - 1
         state = State(
             position=tables.begins[:-1].copy(),
@@ -294,13 +297,16 @@ class Play:
         new: dict[str, Any] = {
             "ends": numpy.full(rounds * tables.steps, _NOT_YET),
             "arrivals": numpy.full(message_rows * tables.messages, _NOT_YET),
-            "bucket": numpy.zeros(sums, dtype=int),
-            "sum_end": numpy.zeros(sums),
-            "on_its_way": numpy.zeros(sums, dtype=int),
-            "waiting": numpy.full(sums, -1),
-            "missing": numpy.tile(self._members, sum_rows),
-            "ready": numpy.zeros(sum_rows * len(self._members)),
         }
+        if sums:
+            new |= {
+                "bucket": numpy.zeros(sums, dtype=int),
+                "sum_end": numpy.zeros(sums),
+                "on_its_way": numpy.zeros(sums, dtype=int),
+                "waiting": numpy.full(sums, -1),
+                "missing": numpy.tile(self._members, sum_rows),
+                "ready": numpy.zeros(sum_rows * len(self._members)),
+            }
         for name, more in new.items():
             old = getattr(self._state, name)
             compiled = self._compiled is not None
@@ -325,12 +331,8 @@ class Play:
             events=self._taken(numpy.array([event for _, event, _ in coming], dtype=int)),
             left=self._taken(numpy.array([left for _, _, left in coming], dtype=float)),
         )
+        self.steps = int(self._done.sum())
         Play._played += self.steps - before
-
-    @property
-    def steps(self) -> int:
-        """How many all workers have done."""
-        return int(self._done.sum())
 
     @property
     def _done(self) -> Indices:
