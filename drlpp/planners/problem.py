@@ -69,8 +69,8 @@ class PlanningProblem:
                 "an hour of an accelerator"
             )
 
-    def per_second(self, candidate: Candidate) -> float:
-        """Return how much of its objective a second of a candidate takes.
+    def per_second(self, candidate: Candidate, placed: PlacedStages | None = None) -> float:
+        """Return how much of its objective a second of a candidate takes; stages may be known.
 
         To a loss that is infinite where an update is made of several minibatches: what larger ones
         delay is not known.
@@ -79,7 +79,7 @@ class PlanningProblem:
             prices = self.cluster.prices
             return sum(prices[one] or 0.0 for one in candidate.placement.accelerators) / 3600
         if self.objective == "loss":
-            pipeline = PlacedStages(self.workload, candidate.placement).pipeline
+            pipeline = (placed or PlacedStages(self.workload, candidate.placement)).pipeline
             together = candidate.method.minibatches_together(pipeline) > 1
             return math.inf if together else samples_factor(pipeline, candidate.method)
         return 1.0

@@ -123,17 +123,16 @@ class Belief:
     @property
     def promising(self) -> list[Candidate]:
         """Candidates that may be faster, those that save most first; all without an incumbent."""
-        return [self.candidates[index] for index in self._order if self._worth[index] > 0]
+        worth = self._worth
+        order = numpy.argsort(-worth, kind="stable")
+        return [self.candidates[index] for index in order if worth[index] > 0]
 
     @property
     def others(self) -> list[Candidate]:
         """Those that no draw has faster, by their mean ratio; nothing that cannot be run."""
         mean = self.ratios.mean(axis=0)
-        return [
-            self.candidates[index]
-            for index in numpy.argsort(mean, kind="stable")
-            if self._worth[index] == 0 and math.isfinite(mean[index])
-        ]
+        others = (self._worth == 0) & numpy.isfinite(mean)
+        return [self.candidates[i] for i in numpy.argsort(mean, kind="stable") if others[i]]
 
     @property
     def _worth(self) -> Array:
@@ -143,11 +142,6 @@ class Belief:
         else:
             found = numpy.maximum(0.0, 1.0 - self.ratios).mean(axis=0)
         return found
-
-    @property
-    def _order(self) -> list[int]:
-        order: list[int] = numpy.argsort(-self._worth, kind="stable").tolist()
-        return order
 
 
 def _searched(

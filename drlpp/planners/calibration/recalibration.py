@@ -111,6 +111,11 @@ class Recalibration:
         space: of the candidates; a method is the space of itself alone.
         options: how long it goes on.
         planned: gives what the baselines propose in the space, if they were asked already.
+
+    Attributes:
+        measured: what a minibatch of everything known so far costs by the objective; failures
+            infinite.
+        last_belief: that was needed since the last measurement, if any: the first need none.
     """
 
     def __init__(
@@ -126,13 +131,13 @@ class Recalibration:
         self.calibration = Calibration(declared)
         self._draw = random.Random(declared.seed)
         self._generator = numpy.random.default_rng(declared.seed)
-        self._measured: dict[Candidate, float] = {}
+        self.measured: dict[Candidate, float] = {}
         self._data_parallel = Candidate(data_parallel(declared).placement, self.space.method)
         propose = planned or partial(baseline_plans, declared, self.space)
         self._planned = list(dict.fromkeys(self._plans(propose)))
         self._pool: list[Candidate] = list(self._planned)
         self._corrected: tuple[Surrogate, DiscrepancyPosterior] | None = None
-        self._belief: Belief | None = None
+        self.last_belief: Belief | None = None
         self._overlooked: bool | None = None
         self._succeeded: Counter[tuple[int, ...]] = Counter()
         self._failed: Counter[tuple[int, ...]] = Counter()
@@ -141,32 +146,27 @@ class Recalibration:
         self._agreeing = 0
         self._takes_long = False
 
-    @property
-    def measured(self) -> dict[Candidate, float]:
-        """What a minibatch of everything known so far costs by the objective; failures infinite."""
-        return self._measured
-
     def tell(self, candidate: Candidate, outcome: Outcome) -> None:
         """Learn from the outcome of a candidate, whoever proposed it; pass over others' methods."""
         if not self.space.has(candidate.method):
             return
-        if self._belief is not None:
+        if self.last_belief is not None:
             self._agreeing = self._agreeing + 1 if self._little_to_gain else 0
-        self._corrected = self._belief = self._overlooked = None
+        self._corrected = self.last_belief = self._overlooked = None
         self._since_record += 1
         if isinstance(outcome, Measurement):
             cost = outcome.seconds_per_minibatch * self.declared.per_second(candidate)
             if cost < _IMPROVED * self._record:
                 self._record = cost
                 self._since_record = 0
-            self._measured[candidate] = cost
+            self.measured[candidate] = cost
             # A single run that was not steady yet says little of what workers do.
             telling = not outcome.cut_short or is_steady(outcome.steadiness, outcome.minibatches)
             if telling:
                 self.calibration.observe(candidate, outcome)
             self._succeeded[_kind_of(candidate)] += 1
         else:
-            self._measured[candidate] = math.inf
+            self.measured[candidate] = math.inf
             self._failed[_kind_of(candidate)] += 1
 
     @property
@@ -179,7 +179,7 @@ class Recalibration:
         if self._corrected is None:
             fitted = self.calibration.fit()
             surrogate = Surrogate(fitted, self.space, failed=self._failures)
-            latest = list(self._measured.items())[-_REMEMBERED:]
+            latest = list(self.measured.items())[-_REMEMBERED:]
             known = {**dict(self.best(_REMEMBERED)), **dict(latest)}
             self._corrected = surrogate, surrogate.correct(known)
         return self._corrected
@@ -187,14 +187,9 @@ class Recalibration:
     @property
     def belief(self) -> Belief:
         """What is believed of the candidates, with everything known so far."""
-        if self._belief is None:
-            self._belief = self._believed()
-        return self._belief
-
-    @property
-    def last_belief(self) -> Belief | None:
-        """The same, if it was needed since the last measurement: the first need none."""
-        return self._belief
+        if self.last_belief is None:
+            self.last_belief = self._believed()
+        return self.last_belief
 
     @property
     def settled(self) -> bool:
@@ -223,13 +218,13 @@ class Recalibration:
             self._overlooked = bool(found)
             if found:
                 self._pool += found
-                self._belief = None
+                self.last_belief = None
         return self._overlooked
 
     def _faster_afresh(self) -> list[Candidate]:
         """Return what searches afresh find that is faster; they end once two find as good."""
         incumbent, reached = self.surrogate(self.best(1)[0][0]), 0
-        measured = set(map(self.surrogate.key, self._measured))
+        measured = set(map(self.surrogate.key, self.measured))
         for _ in range(_MOST_LOOKS // _LOOKS):
             searches = self._found_afresh(_LOOKS)
             faster = [
@@ -257,7 +252,7 @@ class Recalibration:
             return []
         proposals: list[Candidate] = []
         key = self.surrogate.key
-        taken = set(map(key, self._measured))
+        taken = set(map(key, self.measured))
         for candidate in self._candidates():
             if len(proposals) == count:
                 break
@@ -268,12 +263,12 @@ class Recalibration:
 
     def best(self, count: int) -> list[tuple[Candidate, float]]:
         """Return the best that were measured, with what a minibatch costs by the objective."""
-        finite = [item for item in self._measured.items() if math.isfinite(item[1])]
+        finite = [item for item in self.measured.items() if math.isfinite(item[1])]
         return sorted(finite, key=lambda item: item[1])[:count]
 
     def _candidates(self) -> Iterator[Candidate]:
         """Yield what to measure next, the most promising first."""
-        if not self._measured:
+        if not self.measured:
             self._search()
             yield from self._pool[:1]
         yield from self._first()
@@ -285,7 +280,7 @@ class Recalibration:
     def _first(self) -> list[Candidate]:
         """Return what is measured before draws decide: data parallelism."""
         first = self._data_parallel
-        wanted = first in self._planned and first not in self._measured and not self._fails(first)
+        wanted = first in self._planned and first not in self.measured and not self._fails(first)
         return [first] if wanted and math.isfinite(self.declared.per_second(first)) else []
 
     def _possible_plans(self) -> list[Candidate]:
@@ -313,16 +308,16 @@ class Recalibration:
     def _search(self) -> None:
         """Search with the most probable costs; the pool is what it finds, the fastest first."""
         surrogate = self.surrogate
-        measured = set(map(surrogate.key, self._measured))
+        measured = set(map(surrogate.key, self.measured))
         parents = [candidate for candidate, _ in self.best(_MEASURED_PARENTS)]
         seed = self._draw.randrange(2**31)
-        times = 1 if self._measured else _FIRST
+        times = 1 if self.measured else _FIRST
         near = replace(self._limits, judged=times * self._limits.judged)
         pool = {surrogate.key(candidate): candidate for candidate in self._pool}
         with suppress(NothingFits):
             found = search(surrogate, [*parents, *self._pool], near, seed)
             pool |= {surrogate.key(plan.candidate): plan.candidate for plan in found}
-        for plan in chain(*self._found_afresh(1 if self._measured else _LOOKS)):
+        for plan in chain(*self._found_afresh(1 if self.measured else _LOOKS)):
             pool[surrogate.key(plan.candidate)] = plan.candidate
         ranked = sorted(pool.values(), key=surrogate)
         kept = [c for c in ranked if surrogate.fits(c, surrogate(c))]
@@ -343,7 +338,7 @@ class Recalibration:
         self._search()
         self._takes_long = time.perf_counter() - begin > _LONG_SEARCH_SECONDS
         surrogate = self.surrogate
-        measured = set(map(surrogate.key, self._measured))
+        measured = set(map(surrogate.key, self.measured))
         incumbent = next((candidate for candidate, _ in self.best(1)), None)
         seed = self._draw.randrange(2**31)
         belief = Belief.of(
@@ -393,7 +388,7 @@ class Recalibration:
 
     @property
     def _failures(self) -> list[Candidate]:
-        return [candidate for candidate, seconds in self._measured.items() if math.isinf(seconds)]
+        return [candidate for candidate, seconds in self.measured.items() if math.isinf(seconds)]
 
     def _neighbours(self) -> Iterator[Candidate]:
         """Yield small changes of what was measured best, as far as they can be run."""

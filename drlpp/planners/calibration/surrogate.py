@@ -72,13 +72,13 @@ class DiscrepancyPosterior:
     def most_probable(self) -> Discrepancy:
         """The most probable discrepancy."""
         mean, _, kept = self._posterior(self._scales.most_probable)
-        return self._discrepancy(mean, kept * self._unexplained(mean))
+        return self._discrepancy(mean, kept * (self._logs - self._rows @ mean))
 
     def sample(self, draw: Generator) -> Discrepancy:
         """Draw one."""
         mean, covariance, kept = self._posterior(self._scales.sample(draw))
         coefficients = draw.multivariate_normal(mean, covariance, method="cholesky")
-        own = kept * self._unexplained(coefficients)
+        own = kept * (self._logs - self._rows @ coefficients)
         own += math.sqrt(kept) * _NOISE * draw.standard_normal(len(own))
         return self._discrepancy(coefficients, own)
 
@@ -89,10 +89,6 @@ class DiscrepancyPosterior:
         precision = numpy.diag(spread**-2.0) + self._rows.T @ self._rows / noise
         covariance = numpy.asarray(numpy.linalg.inv(precision), dtype=float)
         return covariance @ self._rows.T @ self._logs / noise, covariance, own / noise
-
-    def _unexplained(self, coefficients: Array) -> Array:
-        left: Array = self._logs - self._rows @ coefficients
-        return left
 
     def _discrepancy(self, coefficients: Array, own: Array) -> Discrepancy:
         return Discrepancy(coefficients, dict(zip(self._keys, own.tolist(), strict=True)))

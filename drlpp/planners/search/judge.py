@@ -136,7 +136,8 @@ class Judge:
         if self.problem.objective == "seconds":
             return 1.0
         if candidate not in self._factors:
-            self._factors[candidate] = self.problem.per_second(candidate)
+            placed, _ = self._placed(candidate)
+            self._factors[candidate] = self.problem.per_second(candidate, placed)
         return self._factors[candidate]
 
     def known(self, candidate: Candidate) -> float | None:
