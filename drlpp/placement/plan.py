@@ -93,7 +93,7 @@ class Plan:
         other = min(usable, key=lambda one: one.seconds_per_minibatch)
         seconds = self.seconds_per_minibatch * samples_factor(pipeline, self.method)
         faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0
-        use, than = f"use {other.name} ({other.way.torch})", "faster to the same loss than"
+        use, than = f"use {other.way.torch} ({other.name})", "faster to the same loss than"
         if (together := self.method.minibatches_together(pipeline)) > 1:
             # What larger updates delay is not known.
             than = f"faster by the minibatch, with updates of {together}, than"

@@ -89,10 +89,11 @@ def comparison_table(comparison: Comparison) -> Table:
     """
     contenders, usual = comparison.contenders, usual_method(comparison.contenders)
     rounds = max((len(one.seconds) for one in contenders), default=0)
-    title = f"time per minibatch, median and range of at most {rounds} rounds; ratios by rounds"
     weighs = comparison.weighs_samples
+    title = f"time per minibatch, median and range of at most {rounds} rounds; ratios"
+    title += " to a loss" * weighs + ", paired by rounds"
     if weighs:
-        title += ", to a loss; samples to it, for each of plain PyTorch's"
+        title += "; samples to a loss, for each of plain PyTorch's"
     if comparison.speeds:
         title += f"\n{emulation_text(comparison.speeds)}"
     verdict = comparison.verdict

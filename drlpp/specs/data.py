@@ -115,7 +115,7 @@ def load_data(name: str, example_inputs: Batch, example_targets: Batch) -> Data 
             "'package.module:factory'"
         )
     factory = DATA[name] if name in DATA else find(name, "data", InvalidInput)
-    found: Any = None
+    found: Any = factory
     try:
         found = factory(example_inputs)
         train, test = found
@@ -125,10 +125,11 @@ def load_data(name: str, example_inputs: Batch, example_targets: Batch) -> Data 
     except InvalidInput:
         raise
     except (Exception, SystemExit) as error:
+        raised = f"raised {type(error).__name__}: {error}"
+        did = raised if found is factory else f"returned {type(found).__name__}"
         raise InvalidInput(
-            f"data {name!r}: its factory gave {type(found).__name__} ({type(error).__name__}: "
-            f"{error}); called with the model's example inputs it has to return ((inputs, "
-            "targets), (inputs, targets)) or two loaders"
+            f"data {name!r}: its factory {did}; called with the model's example inputs it has to "
+            "return ((inputs, targets), (inputs, targets)), the second held out, or two loaders"
         ) from error
     return fitted(name, data, example_inputs, example_targets)
 

@@ -32,10 +32,10 @@ def test_models_of_other_kinds_need_data_of_their_own(
 @pytest.mark.parametrize(
     ("factory", "reason"),
     [
-        ("nothing", "its factory gave NoneType .TypeError: .*; called with"),
-        ("one_pair", r"its factory gave tuple .TypeError: .*; called with"),
-        ("broken", "KeyError: 'no such split'.; called with"),
-        ("exits", "SystemExit: 3.; called with"),
+        ("nothing", "its factory returned NoneType; called with"),
+        ("one_pair", "its factory returned tuple; called with .* the second held out"),
+        ("broken", "its factory raised KeyError: 'no such split'; called with"),
+        ("exits", "its factory raised SystemExit: 3; called with"),
     ],
 )
 def test_a_factory_that_gives_no_data_is_told_what_it_gave(factory: str, reason: str) -> None:
