@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -64,13 +64,8 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     sys.exit(code)
 
 
-def _formatted(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
+def _formatted(message: Warning | str, category: type[Warning], *place: Any, **_: Any) -> str:
     """Return the one line of a warning; a note about the model needs no place in code."""
-    place = "" if issubclass(category, ModelNote) else f" ({filename}, line {lineno})"
-    return f"{'warning' if place else 'note'}: {message}{place}\n"
+    if issubclass(category, ModelNote):
+        return f"note: {message}\n"
+    return f"warning: {message} ({place[0]}, line {place[1]})\n"

@@ -19,7 +19,6 @@ from drlpp.cli.layouts import layout_contenders
 from drlpp.cli.settings import model_reference
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
-from drlpp.io.formatting import speeds_option
 from drlpp.io.progress_lines import shown
 from drlpp.io.run_folder import open_run_folder
 from drlpp.planners import Space
@@ -215,7 +214,9 @@ def say_how_to_train(session: ClusterSession, path: Path, data: str | None = Non
         return
     fitting = OWN_DATA if reference.naming_option else fitting_data(task.inputs, task.targets)
     where = f" --cluster {shlex.quote(session.ray_address)}" if session.ray_address else ""
-    emulated = speeds_option(session.speeds if min(session.speeds) < 1 else ())
+    emulated = ""
+    if min(session.speeds) < 1:
+        emulated = f" --speeds {','.join(map(str, session.speeds))}"
     if session.links is not None:
         emulated = f" --speeds {shlex.quote(str(path.with_name('cluster.yaml')))}"
     console.print(

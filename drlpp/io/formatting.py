@@ -37,8 +37,3 @@ def emulation_text(speeds: Sequence[float]) -> str:
     """
     listed = ", ".join(f"{speed:g}" for speed in speeds)
     return f"emulated: {len(speeds)} accelerators of speeds {listed} (a core is 1)"
-
-
-def speeds_option(speeds: Sequence[float]) -> str:
-    """Return what a command needs to emulate accelerators of these speeds, if there are any."""
-    return f" --speeds {','.join(map(str, speeds))}" if speeds else ""

@@ -25,8 +25,7 @@ def objective_for(method: Method, given: str | None = None) -> str:
     """Return what a search minimises: by default the time to a loss, if that can be judged.
 
     Raises:
-        InvalidInput: there is no such objective, or it is to be the loss, and every update is made
-            of several minibatches.
+        InvalidInput: there is no such objective, or the loss cannot be judged.
     """
     if given is None:
         return "loss" if method.accumulate == 1 else "seconds"

@@ -210,10 +210,9 @@ def _flushed(schedule: str, grounds: Grounds) -> Iterator[Candidate]:
 
 def _pipedream(grounds: Grounds) -> Iterator[Candidate]:
     """Yield PipeDream's placements, with each number of microbatches that a search may choose."""
-    given = grounds.method
-    for method in grounds.space.methods:
-        if method.model_copy(update={"microbatches": given.microbatches}) == given:
-            yield from grounds.placed("pipedream", method)
+    for number in sorted({method.microbatches for method in grounds.space.methods}):
+        method = grounds.method.model_copy(update={"microbatches": number})
+        yield from grounds.placed("pipedream", method)
 
 
 def _planned(grounds: Grounds) -> Iterator[Candidate]:

@@ -74,16 +74,10 @@ def write_report(folder: Path) -> Path:
         StorageFailure: it cannot be written.
     """
     files = RunFiles(folder)
-    path = folder / REPORT_NAME
-    write_atomically(path, render(files).encode())
-    return path
-
-
-def render(files: RunFiles) -> str:
-    """Return the page as HTML."""
     head = _HEAD.format(title=escape(_title(files)), command=escape(files.record.command))
     parts = (part for section in sections_of(files) for part in _section(section))
-    return "\n".join([head, *parts, "</body>", "</html>"])
+    page = "\n".join([head, *parts, "</body>", "</html>"])
+    return write_atomically(folder / REPORT_NAME, page.encode())
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -196,9 +190,6 @@ def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
     lines: list[str] = []
-    asked, used = files.record.settings.get("method"), files.searched
-    if used and isinstance(asked, dict) and asked.get("microbatches") != used.microbatches:
-        lines.append(f"microbatches, as chosen for the model and the workers: {used.microbatches}")
     try:
         errors = charts.prediction_errors(files)
     except InvalidPlacement as error:
@@ -229,12 +220,9 @@ def _map(files: RunFiles) -> Iterator[Section]:
 
 
 def _machine(files: RunFiles) -> Iterator[Section]:
-    settings = [
-        (name, json.dumps(value, ensure_ascii=False))
-        for name, value in sorted(files.record.settings.items())
-    ]
-    if files.record.started_as:
-        settings.insert(0, ("started as", files.record.started_as))
+    settings = sorted(files.record.settings.items())
+    rows = [(name, json.dumps(value, ensure_ascii=False)) for name, value in settings]
+    rows.insert(0, ("started as", files.record.started_as or "–"))
     now = Versions.current()
     lines = [f"report written with drlpp {now.drlpp}, torch {now.torch}, Python {now.python}"]
     if files.placement is not None:
@@ -243,5 +231,5 @@ def _machine(files: RunFiles) -> Iterator[Section]:
     yield Section(
         title="Machine, versions, settings",
         lines=tuple(lines),
-        table=Table(("setting", "value"), settings),
+        table=Table(("setting", "value"), rows),
     )

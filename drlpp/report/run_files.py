@@ -14,7 +14,6 @@ from drlpp.placement.measurements_file import read_measurements
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.comparison import Comparison
 from drlpp.racing.training_race import TrainingRace
-from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 
 
@@ -24,7 +23,6 @@ class RunFiles:
     Attributes:
         folder: of the run.
         record: command and settings.
-        searched: the method of the search, with the microbatches that were chosen for it.
         measured: every run of every candidate, in the order in which they were made.
 
     Raises:
@@ -44,11 +42,9 @@ class RunFiles:
         self.placement = self._read(PlacementFile, "placement.json")
         self.profile = self._read(Profile, "profile.json")
         self.cluster = self._read(Cluster, "cluster.yaml")
-        self.searched: Method | None = None
         self.measured: list[tuple[Candidate, Outcome]] = []
         if (path := folder / "measurements.jsonl").is_file():
             header, entries = read_measurements(path)
-            self.searched = header.method
             self.measured = [(one.candidate(header.method), one.outcome) for one in entries]
 
     def _read(self, kind: type[DocumentType], *names: str) -> DocumentType | None:

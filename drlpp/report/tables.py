@@ -92,8 +92,7 @@ def comparison_table(comparison: Comparison) -> Table:
     weighs = comparison.weighs_samples
     title = f"time per minibatch, median and range of at most {rounds} rounds; ratios"
     title += " to a loss" * weighs + ", paired by rounds"
-    if weighs:
-        title += "; samples to a loss, for each of plain PyTorch's"
+    title += "; samples to a loss, for each of plain PyTorch's" * weighs
     if comparison.speeds:
         title += f"\n{emulation_text(comparison.speeds)}"
     verdict = comparison.verdict

@@ -130,7 +130,6 @@ def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
     assert "2.01×" in page.cells, "paired by rounds, as in the verdict"
     assert "of 2 placements" in page.text, "how far off the simulator is"
     assert "drlpp learn x" in page.text
-    assert "microbatches, as chosen for the model and the workers: 1" in page.lines
 
 
 def test_placements_of_another_graph_are_shown_without_the_simulator(run: Path) -> None:
