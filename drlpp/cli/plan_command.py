@@ -23,7 +23,7 @@ from drlpp.cli.layouts import candidate_of, module_of
 from drlpp.cli.settings import model_reference
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.profile import Profile
-from drlpp.costs.ways_of_training import LOCAL_STEPS, WaysOfTraining
+from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, ModelNote
 from drlpp.exporting.layouts.module_cuts import contracted_at
@@ -276,7 +276,7 @@ class PlanReport:
         for one in self._best_ways:
             note = f"{one.passes} passes" if one.passes > 1 else ""
             if not one.way.same_updates:
-                note = f"weights averaged every {LOCAL_STEPS} minibatches"
+                note = f"weights averaged every {one.every} minibatches"
             seconds, held = one.seconds_per_minibatch, one.accelerators
             rows.append((not one.fits, seconds, one.name, held, one.memory_bytes, note))
         rows.sort(key=lambda row: row[:2])

@@ -23,7 +23,7 @@ from drlpp.io.progress_lines import shown
 from drlpp.io.run_folder import open_run_folder
 from drlpp.planners import Space
 from drlpp.racing.contenders import Contender, compiled_as_plain
-from drlpp.racing.plain import PLAIN_CHECKPOINT
+from drlpp.racing.plain import MODULE_CHECKPOINT
 from drlpp.racing.prospects import pipelines, usual_candidates, with_a_chance
 from drlpp.racing.rivals import Grounds, without_equals
 from drlpp.racing.to_loss import FILE_NAME, Course, RaceData, export, race_to_loss
@@ -185,7 +185,7 @@ def export_winner(
         return
     won, kept = course.candidate_of(training), course.folder_of(training)
     if won.candidate is None:
-        console.print(f"its weights so far: {kept / PLAIN_CHECKPOINT} ('model')")
+        console.print(f"its weights so far: {kept / MODULE_CHECKPOINT} ('model')")
     else:
         alike = (one.measurements for one in measured if one.key == won.key)
         won = won.model_copy(update={"measurements": next(alike, ())})

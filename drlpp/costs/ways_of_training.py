@@ -33,8 +33,11 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.specs.cluster import Cluster
 
-LOCAL_STEPS = 8
-"""Minibatches after which local SGD averages the weights."""
+LOCAL_STEPS = (8, 16, 32, 64)
+"""Minibatches after which local SGD and DiLoCo average the weights: as many as links need."""
+
+_AVERAGING = 0.2
+"""They shall take at most this share of computing."""
 
 _BLOCKS_GATHERED = 2
 """Whole blocks that FSDP holds: the one that is computed, and the next."""
@@ -49,8 +52,9 @@ class WayOfTraining:
         gathers: how often a pass gathers the weights: before forwards, and again before backwards.
         sums: halves of an all-reduce that a block's gradients take: 1 is a reduce-scatter.
         compression: bytes of a gradient that are sent, of one that is not compressed.
-        afterwards: likewise halves of an all-reduce of all weights behind the update, for each
-            minibatch.
+        afterwards: likewise halves of an all-reduce of all weights behind an update.
+        local: whether these follow one of many updates only, so that gradients are not summed.
+        copies: of the weights that it keeps besides.
         shards: of weights, gradients and optimizer state, which each accelerator has a part of.
     """
 
@@ -59,12 +63,14 @@ class WayOfTraining:
     sums: int = 0
     compression: float = 1.0
     afterwards: float = 0.0
+    local: bool = False
+    copies: int = 0
     shards: frozenset[str] = frozenset()
 
     @property
     def same_updates(self) -> bool:
         """Whether its updates are those of plain PyTorch."""
-        return self.sums > 0 or not self.afterwards
+        return not self.local
 
 
 _WEIGHTS, _GRADIENTS, _STATE = "weights", "gradients", "state"
@@ -88,7 +94,9 @@ WAYS = {
     "fsdp": WayOfTraining(
         "fully_shard", gathers=2, sums=1, shards=frozenset({_WEIGHTS, _GRADIENTS, _STATE})
     ),
-    "local-sgd": WayOfTraining("PostLocalSGDOptimizer", afterwards=2 / LOCAL_STEPS),
+    "local-sgd": WayOfTraining("PostLocalSGDOptimizer", afterwards=2, local=True),
+    # The weights of the last average, and their momentum.
+    "diloco": WayOfTraining("torchft's DiLoCo", afterwards=2, local=True, copies=2),
 }
 """By name, in the order of tables."""
 
@@ -101,6 +109,7 @@ class PredictedWay:
         name: in :data:`WAYS`.
         accelerators: that a minibatch is divided among.
         passes: of each of them for a minibatch; with more than one, gradients accumulate.
+        every: minibatches after which weights are averaged, if only then.
         seconds_per_minibatch: the update included.
         waiting_share: the part of them in which links are waited for.
         memory_bytes: of each accelerator.
@@ -110,6 +119,7 @@ class PredictedWay:
     name: str
     accelerators: tuple[int, ...]
     passes: int
+    every: int
     seconds_per_minibatch: float
     waiting_share: float
     memory_bytes: float
@@ -217,14 +227,18 @@ class WaysOfTraining:
         # Without shards, all passes but the last leave their gradients where they are.
         others = summed if way.gathers else computing
         seconds = summed + (passes - 1) * others + update
-        seconds += way.afterwards * halves(float(work.parameter_bytes))
         computing = passes * computing + update
+        behind_updates = way.afterwards * halves(float(work.parameter_bytes))
+        enough = (n for n in LOCAL_STEPS if behind_updates <= n * _AVERAGING * computing)
+        every = next(enough, LOCAL_STEPS[-1]) if way.local else 1
+        seconds += behind_updates / every
         needed = self._memory_bytes(way, m, parts)
         limits = [self._cluster.memory_bytes[a] or math.inf for a in accelerators]
         return PredictedWay(
             name=name,
             accelerators=tuple(sorted(accelerators)),
             passes=passes,
+            every=every,
             seconds_per_minibatch=seconds,
             waiting_share=1 - computing / seconds if seconds else 0.0,
             memory_bytes=needed,
@@ -252,7 +266,8 @@ class WaysOfTraining:
         weights = float(work.parameter_bytes)
         block = max((bytes_ for bytes_, _ in self._blocks), default=0.0)
         held = {_WEIGHTS: weights, _GRADIENTS: weights, _STATE: weights * self._state_copies}
-        total = sum(bytes_ / (m if kind in way.shards else 1) for kind, bytes_ in held.items())
+        total = weights * way.copies
+        total += sum(bytes_ / (m if kind in way.shards else 1) for kind, bytes_ in held.items())
         if way.gathers == 1:
             # The accelerator's own part, beside the whole that was gathered.
             total += weights / m

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Sequence
 from typing import Literal, Self
 
-from drlpp.costs.ways_of_training import LOCAL_STEPS, WAYS
+from drlpp.costs.ways_of_training import WAYS
 from drlpp.io.documents import Record
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
@@ -29,6 +29,7 @@ class Contender(Record):
         method: how it runs.
         way: which of these it is, if it has no placement.
         processes: of data parallelism, on the fastest workers.
+        every: so many updates its weights are averaged, if only then.
         threads: of plain PyTorch; None where it computes on a GPU.
         samples: that late weights need to a loss, for each of plain PyTorch's, where a race weighs
             them; 0 if that is not known, since updates are others.
@@ -41,6 +42,7 @@ class Contender(Record):
     method: Method
     way: Literal["plain"] | ParallelWay = "plain"
     processes: int = 1
+    every: int = 1
     threads: int | None = None
     samples: float = 1.0
     measurements: tuple[Measurement, ...] = ()
@@ -64,7 +66,7 @@ class Contender(Record):
     @property
     def averages_weights(self) -> bool:
         """Whether it makes other updates than all others: only a loss tells how good they are."""
-        return self.placement is None and self.way == "local-sgd"
+        return self.placement is None and WAYS[self.way].local
 
     @property
     def handicap(self) -> float:
@@ -84,7 +86,7 @@ class Contender(Record):
             count = self.threads
             return "one GPU" if count is None else f"{count} thread{'s' * (count > 1)}"
         if self.placement is None:
-            every = LOCAL_STEPS * self.method.accumulate
+            every = self.every * self.method.accumulate
             averaged = f", weights averaged every {every} minibatches"
             return f"{self.processes} processes" + averaged * self.averages_weights
         if not self.method.flushes and self.method.microbatches == 1:
@@ -136,7 +138,7 @@ class Contender(Record):
         candidate = self.candidate
         if candidate:
             return as_it_runs(candidate)
-        return self.way, self.processes, self.threads, self.method
+        return self.way, self.processes, self.every, self.threads, self.method
 
     @property
     def simplicity(self) -> tuple[bool, int, bool, int, int]:

@@ -45,8 +45,8 @@ from drlpp.schedule.method import Method
 from drlpp.specs.batches import call
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-PLAIN_CHECKPOINT = "plain.pt"
-"""In the folder of a training; the model's weights are its ``model``."""
+MODULE_CHECKPOINT = "module.pt"
+"""In the folder of a training without a placement; the model's weights are its ``model``."""
 
 
 @contextmanager
@@ -131,7 +131,7 @@ class PlainLearner:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._checkpoint = self.folder / PLAIN_CHECKPOINT
+        self._checkpoint = self.folder / MODULE_CHECKPOINT
         self._data_state = self.data.state()
 
     def train_until(self, minibatches: int) -> Stint:

@@ -15,13 +15,19 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.racing.contenders import Contender
 from drlpp.racing.rivals import (
     DATA_PARALLEL,
+    DILOCO,
+    PARALLEL,
     PLAIN,
-    TODAY,
     Grounds,
     best_measured,
+    best_of,
+    by_torch,
+    candidates_of,
     divisors,
+    predicted,
     without_equals,
 )
+from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.analysis.staleness import mean_staleness, samples_factor
 from drlpp.schedule.kinds.alternating import GPIPE
@@ -32,6 +38,8 @@ from drlpp.schedule.weight_policies import PIPEOPTIM
 
 MOST = 6
 """How many train, unless a user names more."""
+
+_LOCAL: tuple[ParallelWay, ...] = ("local-sgd", DILOCO)
 
 _BEHIND = 1.5
 """What is expected to take this many times as long as the best does not start."""
@@ -44,6 +52,10 @@ def expected_seconds(grounds: Grounds, one: Contender) -> float:
     one worker.
     """
     session, speeds = grounds.session, grounds.cluster.speeds
+    if one.placement is None and one.way != "plain":
+        found = predicted(grounds, one.way, one.processes)
+        # What averages of weights cost in samples, nobody knows.
+        return found.seconds_per_minibatch if found.fits else math.inf
     operators = tuple(range(len(session.graph)))
     whole = Stage(operators=operators, accelerators=(speeds.index(max(speeds)),))
     candidate = one.candidate or Candidate(Placement(stages=(whole,)), one.method)
@@ -58,9 +70,9 @@ def expected_seconds(grounds: Grounds, one: Contender) -> float:
 def usual_candidates(grounds: Grounds) -> list[Contender]:
     """Return what races to a loss by itself, plain PyTorch first; none twice.
 
-    It is plain PyTorch with the threads, and data parallelism with the workers, at which a
-    minibatch is fastest; :func:`pipelines` that flush; and those of PipeOptim, made of the
-    session's method.
+    It is plain PyTorch with the threads, and data parallelism, ours or torch's, with the workers,
+    at which a minibatch is fastest; local SGD and DiLoCo; :func:`pipelines` that flush; and those
+    of PipeOptim, made of the session's method.
     """
     policy = PIPEOPTIM.name if grounds.method.policy_facts.synchronous else None
     kinds = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
@@ -69,12 +81,31 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
     methods = [choose_method(policy, None, grounds.method)]
     methods += [grounds.synchronous(kind.name, 1) for kind in kinds]
     found = [one for method in methods for one in pipelines(grounds, method)]
-    for kind in (DATA_PARALLEL, PLAIN):
-        best = best_measured(kind, grounds)
-        # If plain PyTorch cannot train the model at all, the race will say so.
-        if best is not None and (kind == PLAIN or best.failure is None):
-            found.insert(0, best.unmeasured)
+    workers = grounds.cluster.accelerators
+    if workers > 1 and grounds.batch_size % workers == 0:
+        found[:0] = [by_torch(grounds, way, workers) for way in _LOCAL]
+    if (data_parallel := _data_parallel(grounds)) is not None:
+        found.insert(0, data_parallel)
+    # If plain PyTorch cannot train the model at all, the race will say so.
+    if (plain := best_measured(PLAIN, grounds)) is not None:
+        found.insert(0, plain.unmeasured)
     return without_equals(found, grounds.cluster)
+
+
+def _data_parallel(grounds: Grounds) -> Contender | None:
+    """Return the fastest data parallelism with the updates of plain PyTorch: all train alike.
+
+    What is expected to be far behind others is not measured.
+    """
+    kinds = [kind for kind in (DATA_PARALLEL, *PARALLEL) if kind not in _LOCAL]
+    found = [one for kind in kinds for one in candidates_of(kind, grounds)]
+    expected = [expected_seconds(grounds, one) for one in found]
+    limit = _BEHIND * min(expected, default=math.inf)
+    near = [
+        one for one, seconds in zip(found, expected, strict=True) if seconds <= limit < math.inf
+    ]
+    best = best_of(near, grounds, "data parallelism")
+    return None if best is None or best.failure else best.unmeasured
 
 
 def pipelines(grounds: Grounds, method: Method) -> list[Contender]:
@@ -123,8 +154,8 @@ def with_a_chance(
 ) -> tuple[list[Contender], str | None]:
     """Return what trains of the usual candidates, and a line that names what does not.
 
-    What a user has today trains in any case. Of the others, those that are expected to be within
-    1.5 times of the best, and so many that with what is named there are six.
+    Plain PyTorch trains in any case. Of the others, those that are expected to be within 1.5 times
+    of the best, and so many that with what is named there are six.
 
     Args:
         grounds: what is known of model and workers.
@@ -134,7 +165,7 @@ def with_a_chance(
     named = list(named)
     expected = [expected_seconds(grounds, one) for one in usual]
     best = min([*expected, *(expected_seconds(grounds, one) for one in named)])
-    kept = {i for i, one in enumerate(usual) if any(name in TODAY for name in one.names)}
+    kept = {i for i, one in enumerate(usual) if one.is_plain}
     room = max(MOST - len(named) - len(kept), 0)
     others = sorted(set(range(len(usual))) - kept, key=lambda i: (expected[i], i))
     limit = _BEHIND * best if math.isfinite(best) else 0.0
@@ -142,7 +173,7 @@ def with_a_chance(
     # These train anyway, by both names.
     kept |= {i for i, one in enumerate(usual) if one.key in {other.key for other in named}}
     left_out = [
-        f"{usual[i].found_by} {usual[i].configuration} ({usual[i].method.schedule}, "
+        f"{usual[i].found_by} {usual[i].configuration} ({_schedule_of(usual[i])}"
         + (f"{expected[i] / best:.1f}×)" if math.isfinite(expected[i]) else "cannot be run)")
         for i in others
         if i not in kept
@@ -151,6 +182,10 @@ def with_a_chance(
     if left_out:
         line = f"expected to be late at the loss, so not trained: {', '.join(left_out)}"
     return [one for i, one in enumerate(usual) if i in kept], line
+
+
+def _schedule_of(one: Contender) -> str:
+    return f"{one.method.schedule}, " * (one.placement is not None)
 
 
 def learning_rates_shared(session: ClusterSession, candidates: Sequence[Contender]) -> list[int]:
@@ -162,7 +197,7 @@ def learning_rates_shared(session: ClusterSession, candidates: Sequence[Contende
     first: dict[object, int] = {}
     found = []
     for number, one in enumerate(candidates):
-        kind: tuple[object, ...] = 0, "", one.method.accumulate
+        kind: tuple[object, ...] = 0, one.way * one.averages_weights, one.method.accumulate
         if one.candidate is not None:
             try:
                 pipeline = session.plan(one.candidate).pipeline

@@ -11,9 +11,10 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from drlpp.costs.profile import Profile
+from drlpp.costs.ways_of_training import PredictedWay, WaysOfTraining
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
@@ -39,7 +40,9 @@ DATA_PARALLEL = "data-parallel"
 LARGE_BATCH = "large-batch"
 PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-1", "zero-2", "fsdp", "local-sgd")
 """torch's own data parallelism, on the workers."""
-TODAY = (PLAIN, DATA_PARALLEL, LARGE_BATCH, *PARALLEL)
+DILOCO: ParallelWay = "diloco"
+"""A minibatch takes as long as with local SGD, so it trains in races to a loss alone."""
+TODAY = (PLAIN, DATA_PARALLEL, LARGE_BATCH, *PARALLEL, DILOCO)
 """What a user has without this project."""
 YOURS = "your layout"
 """What a user's own layouts begin with, which are rivals as well."""
@@ -80,6 +83,11 @@ class Grounds:
     def batch_size(self) -> int:
         """Samples of a minibatch."""
         return self.session.captured.task.batch_size
+
+    @cached_property
+    def ways(self) -> WaysOfTraining:
+        """What torch's own ways of training are predicted to take."""
+        return ways_of_training(self.problem(self.method), self.batch_size)
 
     def synchronous(self, schedule: str, microbatches: int) -> Method:
         """Return the method with a synchronous schedule instead."""
@@ -179,7 +187,19 @@ def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
     if way in ("zero-1", "local-sgd"):
         even = [n for n in even[-1:] if way == _better_than_ddp(grounds, n)]
     for processes in even:
-        yield Contender(found_by=way, method=grounds.method, way=way, processes=processes)
+        yield by_torch(grounds, way, processes)
+
+
+def by_torch(grounds: Grounds, way: ParallelWay, processes: int) -> Contender:
+    """Return torch's own data parallelism, with averages as rare as links need."""
+    every = predicted(grounds, way, processes).every
+    return Contender(found_by=way, method=grounds.method, way=way, processes=processes, every=every)
+
+
+def predicted(grounds: Grounds, way: str, processes: int) -> PredictedWay:
+    """Return what a way of training is predicted to take on the fastest workers."""
+    order = sorted(range(grounds.cluster.accelerators), key=lambda a: -grounds.cluster.speeds[a])
+    return grounds.ways.of(way, order[:processes])
 
 
 def _better_than_ddp(grounds: Grounds, processes: int) -> ParallelWay | None:
@@ -187,9 +207,7 @@ def _better_than_ddp(grounds: Grounds, processes: int) -> ParallelWay | None:
 
     That is if it takes longer than the fastest worker would alone.
     """
-    ways = ways_of_training(grounds.problem(grounds.method), grounds.batch_size)
-    order = sorted(range(grounds.cluster.accelerators), key=lambda a: -grounds.cluster.speeds[a])
-    ddp, alone = ways.of("ddp", order[:processes]), ways.of("plain", order[:1])
+    ddp, alone = predicted(grounds, "ddp", processes), grounds.ways.plain
     waits = ddp.seconds_per_minibatch > alone.seconds_per_minibatch
     return "zero-1" if not ddp.fits else "local-sgd" if waits else None
 
@@ -267,7 +285,9 @@ def measure(session: ClusterSession, one: Contender, minibatches: int) -> Outcom
         if one.candidate is None and one.way != "plain":
             if one.seconds:
                 minibatches = min(minibatches, max(int(_LONGEST_SECONDS / min(one.seconds)), 2))
-            return session.measure_parallel(one.way, one.processes, minibatches, one.method)
+            return session.measure_parallel(
+                one.way, one.processes, minibatches, one.method, one.every
+            )
         assert one.candidate is not None
         return session.measure(one.candidate, minibatches)
     except InvalidInput as error:
@@ -281,17 +301,29 @@ def best_measured(
     minibatches: int = _HEAT_MINIBATCHES,
     tell: Callable[[str], None] = lambda what: None,
 ) -> Contender | None:
-    """Return the best of a kind, with its measurements; None if there is none on these workers.
+    """Return the :func:`best_of` a kind in :data:`RIVALS`."""
+    return best_of(candidates_of(kind, grounds), grounds, kind, minibatches, tell)
+
+
+def best_of(
+    found: list[Contender],
+    grounds: Grounds,
+    kind: str,
+    minibatches: int = _HEAT_MINIBATCHES,
+    tell: Callable[[str], None] = lambda what: None,
+) -> Contender | None:
+    """Return the best of some candidates, with its measurements; None if there are none.
 
     Several are measured in turns (:func:`drlpp.racing.race.heat`). If all fail it is the first.
 
     Args:
-        kind: in :data:`RIVALS`.
+        found: candidates.
         grounds: what is known of model and workers.
+        kind: what they are.
         minibatches: of a measurement.
         tell: called before each with what it is.
     """
-    found = candidates_of(kind, grounds)
+    found = [*found]
 
     def run(number: int) -> float | None:
         one = found[number]

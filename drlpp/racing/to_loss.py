@@ -19,6 +19,7 @@ from drlpp.placement.measurement import median_measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import Halving
+from drlpp.racing.parallel import ParallelLearner
 from drlpp.racing.plain import PlainLearner, held_out_loss, initial_module
 from drlpp.racing.prospects import learning_rates_shared
 from drlpp.racing.training_race import Curve, Point, RaceEnd, Training, TrainingRace
@@ -199,8 +200,9 @@ class Course:
         data, folder = self.data.ordered(training.seed), self.folder_of(training)
         folder.mkdir(exist_ok=True)
         if one.candidate is None:
-            plain = PlainLearner(session, one, data, folder, optimizer, training.seed)
-            return one.method.accumulate, plain.train_until
+            kind = PlainLearner if one.is_plain else ParallelLearner
+            alone = kind(session, one, data, folder, optimizer, training.seed)
+            return one.method.accumulate * one.every, alone.train_until
         plan, endless = session.plan(one.candidate), TrainingPlan(epochs=1)
         trainer = Trainer(session, data, folder, endless, TrainerCallbacks(), optimizer)
         return plan.method.minibatches_together(plan.pipeline), partial(trainer.train_until, plan)

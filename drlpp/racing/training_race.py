@@ -147,7 +147,7 @@ class TrainingRace(Document):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingRace:
-        if self.candidates[PLAIN_NUMBER].placement is not None:
+        if not self.candidates[PLAIN_NUMBER].is_plain:
             raise ValueError("the first candidate of a race has to be plain PyTorch")
         return self
 

@@ -11,21 +11,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
+from drlpp.models.task import Task
 from drlpp.runtime.device.devices import Backend, DeviceFacts
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
+from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import DeviceChoice, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 Route = tuple[int, int]
 """A way from one worker to another."""
 
-ParallelWay = Literal["ddp", "zero-1", "zero-2", "fsdp", "local-sgd"]
+ParallelWay = Literal["ddp", "zero-1", "zero-2", "fsdp", "local-sgd", "diloco"]
 """torch's own data parallelism: :mod:`drlpp.runtime.worker.parallel_loop` says what each is."""
 
 
@@ -291,19 +293,62 @@ class TimeLink:
 
 
 @dataclass(frozen=True)
-class TrainParallel:
-    """Train on the example minibatch as one rank of torch's own data parallelism.
+class ParallelTraining:
+    """How a module is trained by torch's own data parallelism.
 
-    ``task_file`` has a pickled task; the seed is that of dropout.
+    ``every`` so many updates weights are averaged, if only then; the seed is that of dropout.
     """
 
     way: ParallelWay
-    task_file: str
-    group: GroupSpec
     method: Method
     optimizer: OptimizerSpec
     seed: int
-    minibatches: int
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class ParallelWork:
+    """What all ranks train on, in order.
+
+    Attributes:
+        task: whose module is trained.
+        minibatches: inputs and targets.
+        ends: whether the last one ends an epoch.
+        states: of every rank, to continue from; none at the begin. If it is given, what ranks hold
+            in the end is kept.
+    """
+
+    task: Task
+    minibatches: Sequence[tuple[Batch, Batch]]
+    ends: bool = False
+    states: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class ParallelStint:
+    """What came of it.
+
+    Attributes:
+        seconds: from the first minibatch's begin to the last one's end.
+        states: of every rank.
+        model: the module's state; of local SGD and DiLoCo the mean.
+    """
+
+    seconds: float
+    states: Sequence[Mapping[str, Any]]
+    model: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TrainParallel:
+    """Train as one rank of torch's own data parallelism.
+
+    ``work_file`` has a pickled :class:`ParallelWork`, and what is kept is in :func:`held_file`.
+    """
+
+    training: ParallelTraining
+    work_file: str
+    group: GroupSpec
 
 
 Command = (

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import cloudpickle
 import torch
 
-from drlpp.costs.ways_of_training import LOCAL_STEPS
 from drlpp.errors import CannotStart, HostLost, ModelError, RunFailure, StorageFailure, WorkerLost
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import (
@@ -29,7 +28,8 @@ from drlpp.placement.measurement import (
 from drlpp.runtime.deploying.deployment import RunOptions
 from drlpp.runtime.ipc.protocol import (
     Command,
-    ParallelWay,
+    ParallelTraining,
+    ParallelWork,
     Release,
     Route,
     RunResult,
@@ -59,47 +59,49 @@ _FEWEST_MINIBATCHES, _LEAST_SECONDS = 20, 1.0
 
 
 def measured_parallel(
-    session: ClusterSession,
-    way: ParallelWay,
-    ranks: Sequence[int],
-    minibatches: int,
-    method: Method,
+    session: ClusterSession, training: ParallelTraining, ranks: Sequence[int], minibatches: int
 ) -> Outcome:
     """Return what :meth:`ClusterSession.measure_parallel` says."""
-    together = LOCAL_STEPS if way == "local-sgd" else 1
-    window = window_of_whole(minibatches, method, together)
-
-    def write_task(path: Path) -> None:
-        try:
-            # With what cannot be imported.
-            torch.save(session.captured.task_with_loss, path, cloudpickle)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ModelError(f"the model cannot be sent to other processes: {error}") from None
+    window = window_of_whole(minibatches, training.method, training.every)
+    task = session.captured.task_with_loss
 
     def once() -> Measurement:
-        _start_workers(session)
-        file = session.publish(session.new_name("task"), write_task)
-        group = session.new_group(way, ranks)
-        command = TrainParallel(
-            way, file, group, method, session.optimizer, session.seed, window.minibatches
-        )
-        idle = session.stages.keys() - set(ranks)
-        session.stages = {}
-        commands: dict[int, Command] = {
-            **dict.fromkeys(idle, Release()),
-            **dict.fromkeys(ranks, command),
-        }
-        try:
-            found = session.execute(commands)
-        finally:
-            session.remove_file(file)
+        again = [(task.inputs, task.targets)] * window.minibatches
+        found = train_in_parallel(session, training, ranks, ParallelWork(task, again))
         ends = zip(*([end for _, end in found[rank].times] for rank in ranks), strict=True)
         marks = window.marks([max(together) for together in ends])
         return measurement_of_whole(
             marks, window, {rank: found[rank].peak_memory_bytes for rank in ranks}
         )
 
-    return tried(session, f"{way} on {len(ranks)} workers", once)
+    return tried(session, f"{training.way} on {len(ranks)} workers", once)
+
+
+def train_in_parallel(
+    session: ClusterSession, training: ParallelTraining, ranks: Sequence[int], work: ParallelWork
+) -> dict[int, RunResult]:
+    """Have torch's own data parallelism do its work on some workers; the others are idle."""
+    _start_workers(session)
+
+    def write(path: Path) -> None:
+        try:
+            # With what cannot be imported.
+            torch.save(work, path, cloudpickle)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ModelError(f"the model cannot be sent to other processes: {error}") from None
+
+    file = session.publish(session.new_name("work"), write)
+    command = TrainParallel(training, file, session.new_group(training.way, ranks))
+    idle = session.stages.keys() - set(ranks)
+    session.stages = {}
+    commands: dict[int, Command] = {
+        **dict.fromkeys(idle, Release()),
+        **dict.fromkeys(ranks, command),
+    }
+    try:
+        return session.execute(commands)
+    finally:
+        session.remove_file(file)
 
 
 def window_of_whole(minibatches: int, method: Method, together: int = 1) -> Window:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import Profile
+from drlpp.costs.ways_of_training import LOCAL_STEPS, WAYS
 from drlpp.errors import InvalidInput, ModelNote, WorkerLost
 from drlpp.models.model_reference import Model
 from drlpp.placement.candidate import Candidate
@@ -39,7 +41,10 @@ from drlpp.runtime.hosts.session_hosts import (
 )
 from drlpp.runtime.ipc.protocol import (
     Collect,
+    ParallelStint,
+    ParallelTraining,
     ParallelWay,
+    ParallelWork,
     Progress,
     Release,
     RunResult,
@@ -47,7 +52,12 @@ from drlpp.runtime.ipc.protocol import (
 )
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits, time_limits_of
-from drlpp.runtime.session.measuring import measure_once, measured_parallel, tried
+from drlpp.runtime.session.measuring import (
+    measure_once,
+    measured_parallel,
+    train_in_parallel,
+    tried,
+)
 from drlpp.runtime.session.minibatch_streamer import feeding
 from drlpp.runtime.session.profiling import profiled
 from drlpp.runtime.session.worker_group import WorkerGroup
@@ -290,12 +300,16 @@ class ClusterSession(WorkerGroup):
     def stages_of(self, workers: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return what workers hold of their stages."""
         self.command(dict.fromkeys(workers, Collect()))
-        stages = {}
+        return self._files_of(workers)
+
+    def _files_of(self, workers: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """Return what workers have written, and remove it."""
+        found = {}
         for file, worker in zip(map(held_file, workers), workers, strict=True):
             host = self.of_worker[worker]
-            stages[worker] = read_checkpoint(self.ask(host, methodcaller("fetch", file)))
+            found[worker] = read_checkpoint(self.ask(host, methodcaller("fetch", file)))
             self.remove_file(file)
-        return stages
+        return found
 
     def write_parts(self, deployment: Deployment, storage: str, folder: str) -> None:
         """Let the deployment's leaders store what :meth:`collect` returns, all at the same time.
@@ -357,7 +371,12 @@ class ClusterSession(WorkerGroup):
         return tried(self, what, lambda: measure_once(self, plan, minibatches))
 
     def measure_parallel(
-        self, way: ParallelWay, workers: int, minibatches: int = 30, method: Method | None = None
+        self,
+        way: ParallelWay,
+        workers: int,
+        minibatches: int = 30,
+        method: Method | None = None,
+        every: int = LOCAL_STEPS[0],
     ) -> Outcome:
         """Measure torch's own data parallelism on the fastest workers, as :meth:`measure` does.
 
@@ -369,18 +388,45 @@ class ClusterSession(WorkerGroup):
             workers: how many, whose number divides the minibatch.
             minibatches: of the window that is measured, or more, to make whole updates.
             method: by default the session's.
+            every: so many updates local SGD and DiLoCo average the weights.
 
         Raises:
             InvalidInput: there are not so many workers, or they do not divide the minibatch.
             HostLost, CannotStart, StorageFailure: as of :meth:`measure`.
         """
+        every = every if WAYS[way].local else 1
+        training = ParallelTraining(way, method or self.method, self.optimizer, self.seed, every)
+        return measured_parallel(self, training, self._fastest(workers), minibatches)
+
+    def train_parallel(
+        self, training: ParallelTraining, workers: int, work: ParallelWork
+    ) -> ParallelStint:
+        """Train by torch's own data parallelism on the fastest workers.
+
+        Args:
+            training: how.
+            workers: how many, whose number divides the minibatch.
+            work: what on, with the states of :class:`ParallelStint` before, or none.
+
+        Raises:
+            InvalidInput: there are not so many workers, or they do not divide the minibatch.
+            RunFailure: if the workers fail.
+        """
+        ranks = self._fastest(workers)
+        results = train_in_parallel(self, training, ranks, work)
+        held = self._files_of(ranks)
+        moments = [*chain(*chain(*(result.times for result in results.values())))]
+        states = [held[rank]["state"] for rank in ranks]
+        return ParallelStint(max(moments) - min(moments), states, held[ranks[0]]["model"])
+
+    def _fastest(self, workers: int) -> list[int]:
+        """Return the workers of data parallelism, among which a minibatch is divided."""
         if not 0 < workers <= len(self.present):
             raise InvalidInput(f"{workers} workers are wanted; there are {len(self.present)}")
         if (size := self.captured.task.batch_size) % workers:
             raise InvalidInput(f"a minibatch of {size} cannot be divided among {workers} workers")
         self.timeline, self._held = (), None
-        fastest = sorted(self.present, key=lambda worker: -self.speeds[worker])[:workers]
-        return measured_parallel(self, way, sorted(fastest), minibatches, method or self.method)
+        return sorted(sorted(self.present, key=lambda worker: -self.speeds[worker])[:workers])
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
         """Time every operator, and links within a host and between hosts.

@@ -8,7 +8,8 @@ in what a rank keeps, and in what it sends, here as a multiple of the model's we
     zero-1     weights, gradients             sums of gradients, new weights: 3 (k-1)/k
     zero-2     weights during a minibatch     weights, and gradients to their owners: 2 (k-1)/k
     fsdp       weights of one block           weights twice, gradients to their owners: 3 (k-1)/k
-    local-sgd  weights, gradients, state      averages of weights, once in eight minibatches
+    local-sgd  weights, gradients, state      averages of weights, once in many minibatches
+    diloco     and two more copies of weights likewise
 
 DDP sends while the backward computes. ``fully_shard`` does so on GPUs; on processors it waits for
 what it has sent.
@@ -26,9 +27,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
+from itertools import chain, count, pairwise
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -41,26 +44,31 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from drlpp.costs.ways_of_training import LOCAL_STEPS
+from drlpp.costs.ways_of_training import WAYS
 from drlpp.models.task import Task
 from drlpp.runtime.comm.connections import Member
 from drlpp.runtime.comm.pacing import PacedSum
-from drlpp.runtime.device.devices import Accelerator, seed_generator, to_device
+from drlpp.runtime.device.devices import CPU, Accelerator, seed_generator, to_device
 from drlpp.runtime.ipc.protocol import (
     GroupSpec,
+    ParallelTraining,
     ParallelWay,
+    ParallelWork,
     RunResult,
     TrainParallel,
     Working,
 )
+from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.plain_loop import PlainLoop
-from drlpp.schedule.method import Method
 from drlpp.specs.batches import Batch, chosen, tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _PAUSE_SECONDS = 0.1
 """For Gloo's threads to end what is done."""
+
+_OUTER_RATE, _MOMENTUM = 0.7, 0.9
+"""Of DiLoCo's outer steps, as its paper and torchft have them."""
 
 _SHARDED: Mapping[str, int] = {
     "all_gather_single": 1,
@@ -75,6 +83,7 @@ _WAITED_FOR: Mapping[ParallelWay, Mapping[str, int]] = {
     "zero-2": _SHARDED,
     "fsdp": _SHARDED,
     "local-sgd": {"all_reduce": 2},
+    "diloco": {"all_reduce": 2},
 }
 """What of ``torch.distributed`` each way waits for, beside DDP's sums, and its rings (pacing)."""
 
@@ -86,33 +95,34 @@ class ParallelLoop(PlainLoop):
     take their time. Waiting for others counts neither as computing nor as being late.
 
     Args:
-        way: of the table above.
-        task, method, optimizer, accelerator, speed: as in :class:`PlainLoop`; it is not compiled.
+        training: a way of the table above, and how it trains; it is not compiled.
+        task, accelerator, speed: as in :class:`PlainLoop`.
         paced: what makes a collective take its time on emulated links.
     """
 
     def __init__(
         self,
-        way: ParallelWay,
+        training: ParallelTraining,
         task: Task,
-        method: Method,
-        optimizer: OptimizerSpec,
         accelerator: Accelerator,
         speed: float = 1.0,
         paced: Callable[..., dist.Work] | None = None,
     ) -> None:
-        self._way = way
+        self._way = way = training.way
+        self._every = training.every
+        self._averagers: list[_Averages] = []
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._paced = paced
         self._emulates = speed < 1 or paced is not None
         self._sums: list[dist.Work | Future[Tensor]] = []
         self._without_sums: Callable[[], AbstractContextManager[None]] = nullcontext
-        uncompiled = method.model_copy(update={"compiled": False})
+        uncompiled = training.method.model_copy(update={"compiled": False})
         name = f"{way} (rank {self._rank})"
-        super().__init__(task, uncompiled, optimizer, accelerator, speed, name)
+        super().__init__(task, uncompiled, training.optimizer, accelerator, speed, name)
 
     def _held(self) -> Iterable[Tensor]:
-        return map(_own_part, super()._held())
+        kept = chain.from_iterable(one.kept for one in self._averagers)
+        return chain(map(_own_part, super()._held()), *kept)
 
     def _update(self) -> None:
         if self.memory is not None:
@@ -122,7 +132,7 @@ class ParallelLoop(PlainLoop):
         super()._update()
 
     def _prepared(self, module: nn.Module) -> nn.Module:
-        if self._way == "local-sgd":
+        if WAYS[self._way].local:
             return module
         if self._way in ("fsdp", "zero-2"):
             mesh = init_device_mesh(self.accelerator.device.type, (self._ranks,))
@@ -161,10 +171,48 @@ class ParallelLoop(PlainLoop):
         if self._way == "zero-1":
             return build_optimizer(spec, weights, shared_by=ZeroRedundancyOptimizer)
         optimizer = build_optimizer(spec, weights)
-        if self._way != "local-sgd":
+        if not WAYS[self._way].local:
             return optimizer
-        averager = PeriodicModelAverager(period=LOCAL_STEPS, warmup_steps=LOCAL_STEPS - 1)
+        kind = _OuterSteps if self._way == "diloco" else _Averages
+        self._averagers.append(averager := kind(weights, self._every))
         return PostLocalSGDOptimizer(optimizer, averager)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the rank holds, to continue from."""
+        return {
+            "module": {name: _own_part(one) for name, one in self.module.state_dict().items()},
+            "optimizers": [_saved(_inner(one)) for one in self.optimizers],
+            "averages": [(one.step, one.kept) for one in self._averagers],
+            "random": torch.random.get_rng_state(),
+        }
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` returned."""
+        for name, one in self.module.state_dict().items():
+            _own_part(one).copy_(state["module"][name])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            _restore(_inner(optimizer), saved)
+        for averager, (step, kept) in zip(self._averagers, state["averages"], strict=True):
+            averager.step = step
+            for copies, values in zip(averager.kept, kept, strict=True):
+                torch._foreach_copy_(copies, values)
+        torch.random.set_rng_state(state["random"])
+
+    @torch.no_grad()
+    def whole(self) -> dict[str, Tensor]:
+        """Return the module's state, to which every rank adds its part, or of which it is the mean.
+
+        All ranks have to ask.
+        """
+        found = {}
+        for name, one in self.module.state_dict().items():
+            full = one.full_tensor() if isinstance(one, DTensor) else one
+            if WAYS[self._way].local and full.is_floating_point():
+                full = full / self._ranks
+                dist.all_reduce(full)
+            found[name] = full
+        return found
 
     def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
         """Train on this rank's part of a minibatch, which all ranks are given; return its loss."""
@@ -201,37 +249,80 @@ class ParallelLoop(PlainLoop):
         return work
 
 
+class _Averages(PeriodicModelAverager):
+    """Local SGD: every so many updates weights are averaged."""
+
+    kept: tuple[list[Tensor], ...] = ()
+
+    def __init__(self, weights: Sequence[Tensor], every: int) -> None:
+        super().__init__(every, warmup_steps=every - 1)
+
+
+class _OuterSteps(_Averages):
+    """DiLoCo (Douillard et al., 2023): what all have gained since is a gradient of their weights.
+
+    With it Nesterov's momentum makes one step.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], every: int) -> None:
+        super().__init__(weights, every)
+        # Not what they hold: an average gives parameters other memory.
+        self._weights = weights
+        outer = [weight.detach().clone() for weight in weights]
+        self.kept = outer, [torch.zeros_like(weight) for weight in outer]
+
+    @torch.no_grad()
+    def average_parameters(self, params: Any) -> None:
+        """Do so if it is time."""
+        due = self.step % self.period == self.warmup_steps
+        super().average_parameters(params)
+        if not due:
+            return
+        outer, momentum = self.kept
+        gained = torch._foreach_sub(outer, list(self._weights))
+        torch._foreach_mul_(momentum, _MOMENTUM)
+        torch._foreach_add_(momentum, gained)
+        torch._foreach_add_(gained, momentum, alpha=_MOMENTUM)
+        torch._foreach_add_(outer, gained, alpha=-_OUTER_RATE)
+        torch._foreach_copy_(list(self._weights), outer)
+
+
 def train_parallel(
     command: TrainParallel,
-    task: Task,
+    work: ParallelWork,
     member: Member,
     accelerator: Accelerator,
     speed: float,
     tell: Callable[[Working], None],
+    kept_in: Path,
 ) -> RunResult:
-    """Train as one rank on the task's minibatch, again and again; all ranks are connected first.
+    """Train as one rank; all ranks are connected first.
 
     The time of an entry is that of a minibatch.
     """
+    training, task = command.training, work.task
     clock, paced = accelerator.new_clock(), None
     with _connected(member, command.group):
         if member.pace is not None:
             others = [worker for worker in command.group.workers if worker != member.worker]
             assert dist.group.WORLD is not None
             paced = partial(PacedSum, group=dist.group.WORLD, others=others, pace=member.pace)
-        seed_generator(accelerator.device, command.seed + dist.get_rank())
+        seed_generator(accelerator.device, training.seed + dist.get_rank())
         task.module.train()
-        loop = ParallelLoop(
-            command.way, task, command.method, command.optimizer, accelerator, speed, paced
-        )
-        inputs, targets = to_device((task.inputs, task.targets), accelerator.device)
+        loop = ParallelLoop(training, task, accelerator, speed, paced)
+        if work.states:
+            loop.load_state(work.states[dist.get_rank()])
+        minibatches = to_device(work.minibatches, accelerator.device)
         accelerator.reset_peak_memory()
         clock.mark()
-        for _ in range(command.minibatches):
-            loop.step(inputs, targets)
+        for left, minibatch in zip(count(1 - len(minibatches)), minibatches, strict=False):
+            loop.step(*minibatch, last=work.ends and not left)
             clock.mark()
             tell(Working())
         times = list(pairwise(clock.moments()))
+        if work.states is not None:
+            kept = {"state": loop.state(), "model": loop.whole()}
+            write_tree(kept_in, to_device(kept, CPU))
     return RunResult(times, peak_memory_bytes=(loop.memory or accelerator).peak_memory_bytes())
 
 
@@ -266,6 +357,37 @@ def _interface_of(address: str) -> str | None:
                 if socket.inet_ntoa(found[20:24]) == address:
                     return name
     return None
+
+
+def _inner(optimizer: Optimizer) -> Optimizer:
+    """Return what ZeRO-1 or local SGD have made an optimizer of several ranks of."""
+    return getattr(optimizer, "optim", optimizer)
+
+
+def _saved(optimizer: Optimizer) -> dict[str, Any]:
+    """Return an optimizer's state, of tensors with shards what the rank has of them."""
+    found = optimizer.state_dict()
+    return {
+        "param_groups": found["param_groups"],
+        "state": {
+            number: {k: _own_part(v) if isinstance(v, Tensor) else v for k, v in of_one.items()}
+            for number, of_one in found["state"].items()
+        },
+    }
+
+
+def _restore(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Take over what :func:`_saved` returned."""
+    optimizer.load_state_dict(dict(saved))
+    for weight, of_one in optimizer.state.items():
+        if not isinstance(weight, DTensor):
+            continue
+        shape, stride = weight.shape, weight.stride()
+        for key, value in of_one.items():
+            if isinstance(value, Tensor) and value.shape == weight.to_local().shape:
+                of_one[key] = DTensor.from_local(
+                    value, weight.device_mesh, weight.placements, shape=shape, stride=stride
+                )
 
 
 def _own_part(tensor: Tensor) -> Tensor:

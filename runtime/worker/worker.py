@@ -171,15 +171,14 @@ class Worker:
         from drlpp.runtime.worker.parallel_loop import train_parallel
 
         self._release()
-        task = torch.load(self._folder / command.task_file, weights_only=False)
-        member = self._member(self._pace)
+        work = torch.load(self._folder / command.work_file, weights_only=False)
+        member, kept_in = self._member(self._pace), self._folder / held_file(self._worker)
+        accelerator, speed, tell = self._accelerator, self._spec.speed, self._channel.send
         try:
             with computing_on(self._spec.core):
-                return train_parallel(
-                    command, task, member, self._accelerator, self._spec.speed, self._channel.send
-                )
+                return train_parallel(command, work, member, accelerator, speed, tell, kept_in)
         finally:
-            del task
+            del work
             gc.collect()
             self._accelerator.empty_cache()
 

@@ -53,7 +53,9 @@ class FakeSession:
     def measure(self, candidate: Candidate, minibatches: int) -> Outcome:
         return self.outcome((candidate.placement.canonical, candidate.method), minibatches)
 
-    def measure_parallel(self, way: str, workers: int, minibatches: int, method: Method) -> Outcome:
+    def measure_parallel(
+        self, way: str, workers: int, minibatches: int, method: Method, every: int
+    ) -> Outcome:
         return self.outcome(way, minibatches)
 
     def outcome(self, key: Key, minibatches: int) -> Outcome:
@@ -217,7 +219,8 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
 
 def test_torchs_own_data_parallelism_may_win_and_averaging_is_not_judged(tmp_path: Path) -> None:
     ways: tuple[ParallelWay, ...] = ("local-sgd", "ddp", "fsdp")
-    own = [Contender(found_by=way, way=way, processes=2, method=PIPELINE) for way in ways]
+    one = Contender(found_by="", every=8, processes=2, method=PIPELINE)
+    own = [one.model_copy(update={"found_by": way, "way": way}) for way in ways]
     seconds = ALL_SECONDS | {"local-sgd": 0.1, "ddp": 0.9, "fsdp": 30.0}
     path, given = tmp_path / "comparison.json", {"contenders": [*OWN, *own], "heats": HEATS}
     comparison = compared(FakeSession(seconds), path, **given)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Races on live workers: pauses change nothing, what was killed continues, weights are left."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
-from drlpp.racing.plain import PLAIN_CHECKPOINT, PlainLearner
+from drlpp.racing.parallel import ParallelLearner
+from drlpp.racing.plain import MODULE_CHECKPOINT, PlainLearner
 from drlpp.racing.rivals import PLAIN
 from drlpp.racing.to_loss import RaceData, race_to_loss
 from drlpp.racing.training_race import Curve, Training, TrainingRace
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.runtime.training.checkpoints import export_weights
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainerCallbacks, TrainingPlan
@@ -66,6 +69,23 @@ def test_pauses_change_nothing(session: ClusterSession, tmp_path: Path, method: 
     checkpoint = folder / "checkpoint.pt"
     again = session.collect(session.deploy(plan, checkpoint=checkpoint))[0]
     torch.testing.assert_close(again, whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "local-sgd", "diloco"])
+def test_torchs_own_data_parallelism_trains_in_pauses(
+    session: ClusterSession, tmp_path: Path, way: ParallelWay
+) -> None:
+    """As without them, dropout included; in epochs of 12 minibatches."""
+
+    def trained(*stops: int) -> tuple[Any, Any]:
+        one = Contender(found_by=way, method=Method(), way=way, processes=2, every=4, threads=1)
+        folder = _new(tmp_path / f"{len(stops)} stints")
+        learner = ParallelLearner(session, one, data(), folder, session.optimizer)
+        stints = [learner.train_until(stop) for stop in stops]
+        assert [(one.first, one.done) for one in stints] == [*pairwise((0, *stops))]
+        return torch.load(folder / MODULE_CHECKPOINT)["model"], stints[-1].held_out_loss
+
+    torch.testing.assert_close(trained(6, 12, 16), trained(12, 16), rtol=1e-5, atol=1e-7)
 
 
 def _new(folder: Path) -> Path:
@@ -194,7 +214,7 @@ def test_a_race_leaves_weights_of_what_it_trained(session: ClusterSession, tmp_p
     plain, pipeline = (Training(number, end.rates[number] or 0.01) for number in (0, 1))
     for training in (plain, pipeline):
         course.train(training, lambda curve: curve.minibatches >= 16)
-    saved = torch.load(course.folder_of(plain) / PLAIN_CHECKPOINT, weights_only=True)
+    saved = torch.load(course.folder_of(plain) / MODULE_CHECKPOINT, weights_only=True)
     exported = tmp_path / "model.safetensors"
     assert export_weights(course.folder_of(pipeline), exported)
     for weights in (saved["model"], load_file(exported)):

@@ -21,6 +21,7 @@ from drlpp.racing.rivals import (
     DATA_PARALLEL,
     LARGE_BATCH,
     MOST_CANDIDATES,
+    PARALLEL,
     PLAIN,
     RIVALS,
     Grounds,
@@ -133,7 +134,7 @@ def test_zero_1_and_local_sgd_take_part_where_they_help() -> None:
         (one,) = found[wanted]
         assert (one.processes, one.way) == (processes, wanted)
     assert "weights averaged every 16 minibatches" in one.model_copy(
-        update={"way": "local-sgd", "method": Method(accumulate=2)}
+        update={"way": "local-sgd", "every": 8, "method": Method(accumulate=2)}
     ).beside(Method())
 
 
@@ -215,7 +216,9 @@ def grounds() -> Iterator[Grounds]:
 def test_the_usual_candidates_are_what_a_user_has_and_pipelines(grounds: Grounds) -> None:
     plain, *others = usual_candidates(grounds)
     assert (plain.names, plain.placement) == ((PLAIN,), None)
-    assert any(DATA_PARALLEL in one.names for one in others)
+    names = {name for one in others for name in one.names}
+    assert names & {DATA_PARALLEL, *PARALLEL[:-1]}
+    assert {"local-sgd", "diloco"} <= names
     assert len({one.key for one in others}) == len(others)
     ways = {(one.method.schedule, one.method.policy) for one in others}
     assert {("1f1b", "pipeoptim"), ("1f1b-flush", "sync"), ("zb-h1", "sync")} <= ways

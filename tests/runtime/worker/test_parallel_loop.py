@@ -23,7 +23,7 @@ from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.batches import chosen
-from tests.support.training.ranks import CASES, RANKS, SAME, layered, train, updates
+from tests.support.training.ranks import CASES, EVERY, LOCAL, RANKS, SAME, layered, train
 
 
 @pytest.fixture(scope="module")
@@ -39,26 +39,51 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], d
     return found
 
 
-def plain(case: str, way: str, part: slice) -> dict[str, Tensor]:
+def plain(case: str, part: slice, start: PlainLoop | None = None) -> PlainLoop:
+    """Return a loop after so many updates as there are between two averages."""
     options, optimizer, _ = CASES[case]
     task, method = layered(), choose_method("stash", options)
-    loop = PlainLoop(task, method, optimizer, Accelerator())
-    for _ in range(updates(way) * method.accumulate):
+    loop = start or PlainLoop(task, method, optimizer, Accelerator())
+    for _ in range(EVERY * method.accumulate):
         loop.step(*chosen((task.inputs, task.targets), part))
-    return {name: weight.detach() for name, weight in task.module.named_parameters()}
+    return loop
+
+
+def averaging(case: str, way: str) -> dict[str, Tensor]:
+    """Train each rank by itself; DiLoCo steps by torch's own SGD to an average."""
+    parts = slice(4), slice(4, 8)
+    outer = dict(layered().module.named_parameters())
+    steps = torch.optim.SGD(outer.values(), lr=0.7, momentum=0.9, nesterov=True)
+    loops: list[PlainLoop | None] = [None, None]
+    for _ in range(2):
+        loops = [plain(case, part, loop) for part, loop in zip(parts, loops, strict=True)]
+        modules = [loop.module for loop in loops if loop]
+        with torch.no_grad():
+            for name, weight in outer.items():
+                mean = (modules[0].get_parameter(name) + modules[1].get_parameter(name)) / 2
+                weight.grad = weight - mean
+                if way == "local-sgd":
+                    weight.copy_(mean)
+            if way == "diloco":
+                steps.step()
+            for module in modules:
+                for name, weight in outer.items():
+                    module.get_parameter(name).copy_(weight)
+    return outer
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_all_make_the_updates_of_plain_pytorch(
     trained: dict[tuple[str, str], dict[str, Tensor]], case: str
 ) -> None:
-    """And local SGD those of each rank by itself, averaged."""
-    wanted = plain(case, "ddp", slice(None))
+    """And local SGD and DiLoCo those of each rank by itself, averaged."""
+    whole = slice(None)
+    wanted = dict(plain(case, whole, plain(case, whole)).module.named_parameters())
     for way in SAME:
         torch.testing.assert_close(trained[case, way], wanted, rtol=1e-6, atol=1e-9, msg=way)
-    halves = [plain(case, "local-sgd", part) for part in (slice(4), slice(4, 8))]
-    mean = {name: (weight + halves[1][name]) / 2 for name, weight in halves[0].items()}
-    torch.testing.assert_close(trained[case, "local-sgd"], mean, rtol=1e-6, atol=1e-9)
+    for way in LOCAL:
+        found = trained[case, way]
+        torch.testing.assert_close(found, averaging(case, way), rtol=1e-6, atol=1e-9, msg=way)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +95,12 @@ def session() -> Iterator[ClusterSession]:
         yield session
 
 
-@pytest.mark.parametrize("way", [*SAME, "local-sgd"])
+@pytest.mark.parametrize("way", [*SAME, *LOCAL])
 def test_it_is_measured_on_the_fastest_workers(session: ClusterSession, way: Any) -> None:
     outcome = session.measure_parallel(way, 2, 3)
     assert isinstance(outcome, Measurement), outcome
     assert [usage.worker for usage in outcome.workers] == [1, 2]
-    assert outcome.minibatches == (LOCAL_STEPS if way == "local-sgd" else 3)
+    assert outcome.minibatches == (LOCAL_STEPS[0] if way in LOCAL else 3)
     assert not [path for path in session.folder.iterdir() if path.name.startswith("task")]
 
 

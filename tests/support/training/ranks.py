@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -9,14 +10,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.costs.ways_of_training import LOCAL_STEPS
 from drlpp.models.task import Task
 from drlpp.runtime.device.devices import Accelerator
+from drlpp.runtime.ipc.protocol import ParallelTraining, ParallelWay
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 
 RANKS = 2
-SAME = ("ddp", "zero-1", "zero-2", "fsdp")
+SAME: tuple[ParallelWay, ...] = ("ddp", "zero-1", "zero-2", "fsdp")
+LOCAL: tuple[ParallelWay, ...] = ("local-sgd", "diloco")
+EVERY = 3
+"""Updates after which these average; there are twice as many."""
 GROUPED = OptimizerSpec.parse("adamw", [ParameterGroup.parse("*.bias", lr=0.05)], lr=0.1)
 CASES: dict[str, tuple[dict[str, Any], OptimizerSpec, float]] = {
     "as it is": ({}, GROUPED, 1.0),
@@ -32,11 +36,8 @@ def layered() -> Task:
     return Task(module, (torch.randn(8, 6).double(),), torch.arange(8) % 3, F.cross_entropy)
 
 
-def updates(way: str) -> int:
-    return LOCAL_STEPS if way == "local-sgd" else 4
-
-
 def train(rank: int, folder: str) -> None:
+    """Train in each way: a second loop continues from the state of a first."""
     from drlpp.runtime.worker.parallel_loop import ParallelLoop
 
     torch.set_num_threads(1)
@@ -44,14 +45,18 @@ def train(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     found: dict[tuple[str, str], dict[str, Tensor]] = {}
     for case, (options, optimizer, speed) in CASES.items():
-        for way in (*SAME, "local-sgd"):
-            task, method = layered(), choose_method("stash", options)
-            loop = ParallelLoop(way, task, method, optimizer, Accelerator(), speed)  # type: ignore[arg-type]
-            for _ in range(updates(way) * method.accumulate):
-                loop.step(task.inputs, task.targets)
-            whole: Any = {n: w.detach() for n, w in loop.module.named_parameters()}
-            whole = {n: getattr(w, "full_tensor", lambda w=w: w)() for n, w in whole.items()}
-            found[case, way] = whole
+        for way in (*SAME, *LOCAL):
+            method = choose_method("stash", options)
+            training, state = ParallelTraining(way, method, optimizer, 0, EVERY), None
+            for updates in (EVERY + 1, EVERY - 1):
+                task = layered()
+                loop = ParallelLoop(training, task, Accelerator(), speed)
+                if state is not None:
+                    loop.load_state(state)
+                for _ in range(updates * method.accumulate):
+                    loop.step(task.inputs, task.targets)
+                state = copy.deepcopy(loop.state())
+            found[case, way] = loop.whole()
     if rank == 0:
         torch.save(found, f"{folder}/weights.pt")
     dist.destroy_process_group()
