@@ -9,18 +9,21 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
+from typing import Any
 
 from pandas import DataFrame
 
 from benchmarks.study import Needs, Row, Study, this_machine
-from drlpp.capturing.capture import capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.profile import Profile
 from drlpp.costs.ways_of_training import WaysOfTraining
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.plan import Plan
 from drlpp.planners.map import ways_of_training
 from drlpp.planners.plan import plan
 from drlpp.planners.problem import PlanningProblem
@@ -37,11 +40,11 @@ from drlpp.schedule.weight_policies import SYNC
 from drlpp.specs.cluster import Cluster, Host, Link, read_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-_MODELS: dict[str, tuple[str, dict[str, bool | int | float | str]]] = {
+MODELS: dict[str, tuple[str, dict[str, bool | int | float | str]]] = {
     "decoder": ("gpt2", {"batch_size": 8, "vocabulary": 256, "hidden": 192, "dropout": 0.0}),
     "alexnet": ("alexnet", {}),
 }
-_WORLDS = ("a100-100gbit", "a100-25gbit", "a100-10gbit", "rtx4090-1gbit")
+WORLDS = ("a100-100gbit", "a100-25gbit", "a100-10gbit", "rtx4090-1gbit")
 _SPEEDS = (0.4, 0.4, 0.4, 0.4)
 _TOKENS = 8192
 """Of a minibatch on each of the real accelerators."""
@@ -49,8 +52,8 @@ _TOKENS = 8192
 _REAL_WEIGHTS = 1e9
 """Of the model there; only latencies depend on it."""
 
-_PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-2", "fsdp")
-_PLANS = _PLAN, _PLAN_TO_LOSS = "plan", "plan to a loss"
+_PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-2", "fsdp", "local-sgd")
+PLANS = _PLAN, _PLAN_TO_LOSS = "plan", "plan to a loss"
 _LONGEST_SECONDS = 4.0
 """What is predicted to take longer is measured in fewer minibatches, and if one does, once."""
 
@@ -141,6 +144,67 @@ def scaled_links(world: Cluster, weight_bytes: float, seconds: float) -> Cluster
     return Cluster(hosts=(host,), within_host=link, between_hosts=link)
 
 
+@dataclass(frozen=True)
+class World:
+    """A model on emulated accelerators with the links of a world.
+
+    Attributes:
+        captured: the model.
+        profile: of it, on these accelerators.
+        cluster: these, with the world's links to scale.
+        optimizer: of the session.
+    """
+
+    captured: CapturedModel
+    profile: Profile
+    cluster: Cluster
+    optimizer: OptimizerSpec
+
+    @classmethod
+    def of(cls, model: str, world: str, repeats: int = 10) -> World:
+        """Profile a model, and scale the links.
+
+        Raises:
+            RunFailure: the profile cannot be taken.
+        """
+        name, options = MODELS[model]
+        captured = capture(ModelReference.named(name, "small", **options))
+        with _session(captured, None) as session:
+            profile, here = session.profile(repeats)
+            optimizer = session.optimizer
+        seconds = _predictions(profile, here, optimizer).plain.seconds_per_minibatch
+        links = scaled_links(read_cluster(world), captured.graph.parameter_bytes, seconds)
+        return cls(captured, profile, links.with_speeds(_SPEEDS), optimizer)
+
+    @property
+    def predicted(self) -> WaysOfTraining:
+        """What torch's own ways of training are predicted to take."""
+        return _predictions(self.profile, self.cluster, self.optimizer)
+
+    def find(self, **options: Any) -> Plan:
+        """Plan for it."""
+        return plan(
+            self.captured,
+            profile=self.profile,
+            cluster=self.cluster,
+            optimizer=self.optimizer,
+            **options,
+        )
+
+    @cached_property
+    def plans(self) -> dict[str, Plan]:
+        """The plan with the fastest minibatch, and the default one, to a loss."""
+        return {_PLAN: self.find(objective="seconds"), _PLAN_TO_LOSS: self.find()}
+
+    def session(self) -> ClusterSession:
+        """Start the emulated accelerators."""
+        return _session(self.captured, self.cluster)
+
+
+def _session(captured: CapturedModel, links: Cluster | None) -> ClusterSession:
+    return ClusterSession(captured, len(_SPEEDS), speeds=_SPEEDS, links=links, note=lambda _: None)
+
+
 class WorldsStudy(Study[Case, Raced]):
     """Plain PyTorch, torch's data parallelism, flushed 1F1B and plans, in turns."""
 
@@ -154,7 +218,7 @@ class WorldsStudy(Study[Case, Raced]):
         if short:
             return [Case(model="alexnet", world="a100-100gbit", minibatches=2, rounds=1)]
         rounds = seeds or 2
-        return [Case(model=m, world=world, rounds=rounds) for world in _WORLDS for m in _MODELS]
+        return [Case(model=m, world=world, rounds=rounds) for world in WORLDS for m in MODELS]
 
     def run(self, case: Case) -> Raced:
         """Profile, scale the links, plan, and measure in turns.
@@ -163,28 +227,11 @@ class WorldsStudy(Study[Case, Raced]):
             RunFailure: the profile cannot be taken.
         """
         begin = time.perf_counter()
-        name, options = _MODELS[case.model]
-        captured = capture(ModelReference.named(name, "small", **options))
-        session_of = partial(
-            ClusterSession, captured, len(_SPEEDS), speeds=_SPEEDS, note=lambda _: None
-        )
-        with session_of() as session:
-            profile, here = session.profile(repeats=5 if case.rounds == 1 else 10)
-            optimizer = session.optimizer
-        alone = _predictions(profile, here, optimizer)
-        weight_bytes = captured.graph.parameter_bytes
-        seconds = alone.plain.seconds_per_minibatch
-        links = scaled_links(read_cluster(case.world), weight_bytes, seconds)
-        cluster = links.with_speeds(_SPEEDS)
-        predicted = _predictions(profile, cluster, optimizer)
-
-        find = partial(plan, captured, profile=profile, cluster=cluster, optimizer=optimizer)
+        world = World.of(case.model, case.world, repeats=5 if case.rounds == 1 else 10)
+        predicted = world.predicted
         flushed = choose_method(SYNC.name, {"schedule": FLUSHED_1F1B.name, "microbatches": 4})
-        planned = {
-            FLUSHED_1F1B.name: find(method=flushed, vary=frozenset({Vary.MICROBATCHES})),
-            _PLAN: find(),
-            _PLAN_TO_LOSS: find(objective="loss", vary=frozenset({Vary.DEPTH, Vary.MICROBATCHES})),
-        }
+        in_microbatches = world.find(method=flushed, vary=frozenset({Vary.MICROBATCHES}))
+        planned = {FLUSHED_1F1B.name: in_microbatches, **world.plans}
         every = range(len(_SPEEDS))
         usual = Method()
         contenders = [
@@ -194,17 +241,24 @@ class WorldsStudy(Study[Case, Raced]):
             ),
             *(
                 (
-                    Contender(found_by=way, method=usual, way=way, processes=len(every)),
-                    predicted.of(way, every).seconds_per_minibatch,
+                    Contender(
+                        found_by=one.name,
+                        method=usual,
+                        way=way,
+                        processes=len(every),
+                        every=one.every,
+                    ),
+                    one.seconds_per_minibatch,
                 )
                 for way in _PARALLEL
+                if (one := predicted.of(way, every))
             ),
             *(
                 (Contender.of(one.candidate, title), one.seconds_per_minibatch)
                 for title, one in planned.items()
             ),
         ]
-        with session_of(links=links) as session:
+        with world.session() as session:
             ways = _measured(case, session, contenders)
         return Raced(
             case=case,
@@ -257,7 +311,7 @@ def _measured(
 
 def _samples(session: ClusterSession, one: Contender) -> float | None:
     if one.candidate is None:
-        return 1.0
+        return None if one.averages_weights else 1.0
     pipeline = session.plan(one.candidate).pipeline
     together = one.method.minibatches_together(pipeline) > 1
     return None if together else samples_factor(pipeline, one.method)
@@ -269,7 +323,7 @@ def _line(row: Raced) -> dict[str, str]:
     for way in row.ways:
         took = f"{1e3 * measured[way.name]:.0f}" if way.name in measured else "–"
         line[way.name] = f"{took} ({1e3 * way.predicted:.0f})"
-    rivals = [way for way in row.ways if way.seconds and way.name not in _PLANS]
+    rivals = [way for way in row.ways if way.seconds and way.name not in PLANS]
     errors = [abs(way.predicted / measured[way.name] - 1) for way in rivals]
     return line | {"rivals' error": f"{statistics.median(errors):.0%}" if errors else "–"}
 
@@ -279,7 +333,7 @@ def _gains(row: Raced) -> Iterator[dict[str, str]]:
     known = [way for way in row.ways if way.seconds and way.samples]
     to_loss = {way.name: measured[way.name] * (way.samples or 1.0) for way in known}
     for way in row.ways:
-        if way.name in _PLANS:
+        if way.name in PLANS:
             yield _case(row) | {
                 "way": way.name,
                 "configuration": way.configuration,
@@ -299,7 +353,7 @@ def _medians(row: Raced) -> dict[str, float]:
 
 def _gain(costs: Mapping[str, float], plan: str) -> str:
     """Return how many times the plan's costs the least are of all that is no plan."""
-    others = [costs[name] for name in costs.keys() - set(_PLANS)]
+    others = [costs[name] for name in costs.keys() - set(PLANS)]
     return f"{min(others) / costs[plan]:.2f}×" if plan in costs and others else "–"
 
 

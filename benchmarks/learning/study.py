@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.deep_models import even_stages
+from benchmarks.learning.averaged import Averaged, Averaging
 from benchmarks.learning.replay import Replay
 from benchmarks.learning.tasks import TASKS
 from benchmarks.papers.claims import NOT_YET, spread
@@ -62,10 +63,13 @@ class Late:
     Attributes:
         method: what is run.
         synchronous: minibatches at the beginning that flush before every update.
+        averaging: of the weights of as many workers as there would be stages, which have no
+            pipeline then.
     """
 
     method: Method
     synchronous: int = 0
+    averaging: Averaging | None = None
 
 
 class Point(Record):
@@ -279,19 +283,21 @@ def _train(
     """Train with the weights that the method would give every stage, and yield evaluations."""
     task, data, captured = TASKS[case.task], _data(case.task), _captured(case.task, seed)
     optimizer = spec_of(case.optimizer, power)
-    replay = Replay(
-        captured,
-        even_stages(captured.graph, 1 if row.method.flushes else case.stages),
-        row.method,
-        optimizer,
-        Minibatches(
-            data.train.inputs,
-            data.train.targets,
-            shuffled(len(data.train), task.batch_size, longest, seed),
-        ),
-        [optimizer.rate] * longest,
-        synchronous=row.synchronous,
-    )
+    order = shuffled(len(data.train), task.batch_size, longest, seed)
+    samples = Minibatches(data.train.inputs, data.train.targets, order)
+    replay: Replay | Averaged
+    if row.averaging is not None:
+        replay = Averaged(captured, case.stages, row.averaging, row.method, optimizer, samples)
+    else:
+        replay = Replay(
+            captured,
+            even_stages(captured.graph, 1 if row.method.flushes else case.stages),
+            row.method,
+            optimizer,
+            samples,
+            [optimizer.rate] * longest,
+            synchronous=row.synchronous,
+        )
     every = max(case.planned // EVALUATIONS, 1)
     for done, training_loss in enumerate(replay.run(), start=1):
         ends = done in (case.planned, longest)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from pandas import DataFrame
 
+from benchmarks.learning.averaged import Averaging
 from benchmarks.learning.study import Case, Late, Learned, LearningStudy, spread
 from benchmarks.learning.tasks import TASKS
 from benchmarks.study import Needs
@@ -50,7 +51,13 @@ _DIVIDED = {
     "Muon, last step, M = D": ("last-step", "muon", 1),
 }
 """Policy and optimizer of each on microbatches, and how many of these there are for a stage."""
-METHODS = (*_PLAIN, *_WHOLE, *_DIVIDED)
+_AVERAGED = {
+    f"{kind}, every {every}": Averaging(every, outer=kind == "DiLoCo")
+    for kind in ("local SGD", "DiLoCo")
+    for every in (8, 64)
+}
+"""On so many workers as others have stages, each with a part of a minibatch."""
+METHODS = (*_PLAIN, *_WHOLE, *_DIVIDED, *_AVERAGED)
 """In the order of the tables' rows."""
 _FORMER = {
     "NAG": "NAG, momentum per stage",
@@ -68,13 +75,15 @@ def optimizer_of(method: str) -> str:
     """Return the name of the optimizer that a method trains with."""
     if method in _DIVIDED:
         return _DIVIDED[method][1]
+    if method in _AVERAGED:
+        return "adamw"
     return _WHOLE[method][1] if method in _WHOLE else _PLAIN[method]
 
 
 def method_of(name: str, stages: int, minibatches: int) -> Method:
     """Return what is run at a depth, for a number of minibatches."""
     options: dict[str, object] = {"clip_norm": _CLIP, **_MORE.get(name, {})}
-    if name in _PLAIN:
+    if name in _PLAIN or name in _AVERAGED:
         options |= {"schedule": "gpipe", "policy": "sync"}
     elif name in _WHOLE:
         options |= {"policy": _WHOLE[name][0]}
@@ -119,7 +128,10 @@ class ToLoss(LearningStudy):
 
     def methods(self, case: Case) -> Mapping[str, Late]:
         """Return all; plain training is the first."""
-        return {name: Late(method_of(name, case.stages, case.planned)) for name in METHODS}
+        return {
+            name: Late(method_of(name, case.stages, case.planned), averaging=_AVERAGED.get(name))
+            for name in METHODS
+        }
 
     def baseline(self, case: Case) -> Case:
         """Return plain training, whose optimizer is not every method's."""

@@ -275,7 +275,7 @@ class PlanReport:
         rows = [(False, here, "this plan", held, memory, ", ".join(notes))]
         for one in self._best_ways:
             note = f"{one.passes} passes" if one.passes > 1 else ""
-            if not one.way.same_updates:
+            if one.way.local:
                 note = f"weights averaged every {one.every} minibatches"
             seconds, held = one.seconds_per_minibatch, one.accelerators
             rows.append((not one.fits, seconds, one.name, held, one.memory_bytes, note))

@@ -53,7 +53,8 @@ class WayOfTraining:
         sums: halves of an all-reduce that a block's gradients take: 1 is a reduce-scatter.
         compression: bytes of a gradient that are sent, of one that is not compressed.
         afterwards: likewise halves of an all-reduce of all weights behind an update.
-        local: whether these follow one of many updates only, so that gradients are not summed.
+        local: whether these follow one of many updates only: gradients are not summed, so updates
+            are not those of plain PyTorch.
         copies: of the weights that it keeps besides.
         shards: of weights, gradients and optimizer state, which each accelerator has a part of.
     """
@@ -66,11 +67,6 @@ class WayOfTraining:
     local: bool = False
     copies: int = 0
     shards: frozenset[str] = frozenset()
-
-    @property
-    def same_updates(self) -> bool:
-        """Whether its updates are those of plain PyTorch."""
-        return not self.local
 
 
 _WEIGHTS, _GRADIENTS, _STATE = "weights", "gradients", "state"

@@ -85,7 +85,7 @@ class Plan:
     @property
     def verdict(self) -> str:
         """Which way of the same updates to take, of this and ``ways``; for a plan of a graph."""
-        usable = [one for one in self.ways if one.fits and one.way.same_updates]
+        usable = [one for one in self.ways if one.fits and not one.way.local]
         if not usable:
             return "no other way of the same updates fits into memory"
         assert self.graph is not None

@@ -92,7 +92,7 @@ def map_of_ways(plan: Plan, problem: PlanningProblem, profile: Profile) -> tuple
             ways = {
                 one.name: one.seconds_per_minibatch
                 for one in ways_of_training(there, batch_size).best()
-                if one.fits and one.way.same_updates
+                if one.fits and not one.way.local
             }
             found: dict[str, Candidate] = {}
             for name, seconds, played in pipelines:

@@ -1,0 +1,185 @@
+"""The same worlds, by training: which way reaches a loss first where links are slow?
+
+A race to a loss (``drlpp.racing``) of what a user has, local SGD and DiLoCo among it, and of the
+two plans; nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from pandas import DataFrame
+
+from benchmarks.learning.tasks import library
+from benchmarks.study import Needs, Row, Study, this_machine
+from benchmarks.worlds import MODELS, PLANS, WORLDS, World
+from drlpp.io.documents import Record
+from drlpp.planners import Space
+from drlpp.racing.contenders import Contender
+from drlpp.racing.prospects import usual_candidates, with_a_chance
+from drlpp.racing.rivals import Grounds, without_equals
+from drlpp.racing.to_loss import RaceData, race_to_loss
+from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples
+
+_LENGTH, _SEQUENCES = 32, 2400
+_DATA = {"decoder": ("benchmarks.worlds_to_loss:text", 1), "alexnet": ("digits", 3)}
+"""And epochs of plain PyTorch, whose loss is to be reached."""
+
+
+def text(inputs: object = None) -> Data:
+    """Return the source of Python's library, as much as one epoch shall have."""
+    train, held_out = library(_LENGTH)
+    first = Samples(tuple(one[:_SEQUENCES] for one in train.inputs), train.targets[:_SEQUENCES])
+    return Data(first, held_out)
+
+
+class Case(Record):
+    """A model in a world, and how often finalists train."""
+
+    model: str
+    world: str
+    finals: int = 3
+
+
+class Trained(Record):
+    """What came of a candidate.
+
+    Attributes:
+        name, configuration: of it.
+        rate: its best learning rate.
+        milliseconds: of a minibatch while it trained.
+        minibatches: to the loss in its first training; None if it did not reach it.
+        seconds: to the loss, of finalists in every final.
+        ended: why it did not reach it.
+    """
+
+    name: str
+    configuration: str
+    rate: float | None
+    milliseconds: float | None
+    minibatches: float | None
+    seconds: tuple[float, ...]
+    ended: str = ""
+
+
+class RacedToLoss(Row):
+    """What came out in a world.
+
+    Attributes:
+        weights_ratio: R_w, as in the study ``worlds``.
+        loss: that was to be reached.
+        trained: candidates, plain PyTorch first.
+        left_out: what was expected to be too slow to train.
+        said: the verdict's lines.
+        took_seconds: of the case.
+    """
+
+    case: Case
+    weights_ratio: float
+    loss: float
+    trained: tuple[Trained, ...]
+    left_out: str
+    said: str
+    took_seconds: float
+    machine: str
+
+
+class WorldsToLossStudy(Study[Case, RacedToLoss]):
+    """Plans against what a user has, to the same loss."""
+
+    name = "worlds-to-loss"
+    question = "Which way of training reaches a loss first where links are slow?"
+    row = RacedToLoss
+    needs = Needs(quiet=True, hours=1.2)
+
+    def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
+        """Return every model in every world."""
+        if short:
+            return [Case(model="alexnet", world="a100-25gbit", finals=1)]
+        return [Case(model=m, world=w, finals=seeds or 3) for w in WORLDS for m in MODELS]
+
+    def run(self, case: Case) -> RacedToLoss:
+        """Profile, scale the links, plan, and race.
+
+        Raises:
+            RunFailure: the profile cannot be taken, or plain PyTorch does not train.
+        """
+        begin = time.perf_counter()
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"
+        world, (data, epochs) = World.of(case.model, case.world), _DATA[case.model]
+        plans = [Contender.of(world.plans[name].candidate, name) for name in PLANS]
+        with world.session() as session, tempfile.TemporaryDirectory() as folder:
+            grounds = Grounds(session, world.profile, world.cluster, Space(Method()))
+            chosen, left_out = with_a_chance(grounds, usual_candidates(grounds), plans)
+            course, end = race_to_loss(
+                session,
+                without_equals([*chosen, *plans], world.cluster),
+                RaceData(session.captured, data),
+                Path(folder),
+                epochs=epochs,
+                finals=case.finals,
+                rates=3,
+            )
+        return RacedToLoss(
+            case=case,
+            weights_ratio=world.predicted.weights_ratio,
+            loss=end.loss,
+            trained=tuple(
+                _trained(course.race, end, number) for number in range(len(course.race.candidates))
+            ),
+            left_out=left_out or "",
+            said="; ".join(end.lines()),
+            took_seconds=time.perf_counter() - begin,
+            machine=this_machine(),
+        )
+
+    def table(self, rows: Sequence[RacedToLoss]) -> Mapping[str, DataFrame]:
+        """Return seconds to the loss, and what of them are milliseconds and what minibatches."""
+        lines = [(row, one) for row in rows for one in row.trained]
+        return {
+            "Seconds to the loss": DataFrame(_line(row, one) for row, one in lines),
+            "What races said": DataFrame(
+                {"world": row.case.world, "model": row.case.model, "said": row.said} for row in rows
+            ),
+        }
+
+
+def _trained(race: TrainingRace, end: RaceEnd, number: int) -> Trained:
+    one, rate = race.candidates[number], end.rates[number]
+    curve = None if rate is None else race.curves[Training(number, rate)]
+    seconds = [end.costs[number]] if number in end.costs else []
+    if number in end.finalists:
+        seconds = [final.cost for final in end.finals_of(number)]
+    return Trained(
+        name=one.found_by,
+        configuration=one.beside(Method()),
+        rate=rate,
+        milliseconds=1e3 * curve.seconds / curve.minibatches if curve else None,
+        minibatches=curve.minibatches_to(end.loss) if curve else None,
+        seconds=tuple(seconds),
+        ended=end.ended.get(number, ""),
+    )
+
+
+def _line(row: RacedToLoss, one: Trained) -> dict[str, str]:
+    return {
+        "world": row.case.world,
+        "model": row.case.model,
+        "R_w": f"{row.weights_ratio:.2f}",
+        "way": one.name,
+        "configuration": one.configuration,
+        "rate": f"{one.rate:.2g}" if one.rate else "–",
+        "ms": f"{one.milliseconds:.0f}" if one.milliseconds else "–",
+        "minibatches": f"{one.minibatches:.0f}" if one.minibatches else one.ended,
+        "s": f"{median(one.seconds):.1f}" if one.seconds else "–",
+    }
+
+
+STUDY = WorldsToLossStudy()
