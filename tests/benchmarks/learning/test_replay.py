@@ -1,13 +1,17 @@
 """Training in one loop, against the reference executor."""
 
 import pytest
+import torch
 
+from benchmarks.deep_models import even_stages
+from benchmarks.learning.averaged import Averaged, Averaging
 from benchmarks.learning.replay import Replay
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
+from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import POLICIES, largest_difference, order, placements, samples
 
@@ -65,6 +69,20 @@ def test_replay_is_the_reference_executor(
     means = [sum(per_part[k : k + parts]) / parts for k in range(0, len(per_part), parts)]
     assert losses == pytest.approx(means, rel=1e-9)
     assert len(losses) == MINIBATCHES
+
+
+@pytest.mark.parametrize(("outer", "factor"), [(False, 1.0), (True, 0.7 * 1.9)])
+def test_an_average_after_each_update_is_plain_sgd(outer: bool, factor: float) -> None:
+    """A first step of Nesterov's momentum 0.9 at rate 0.7 goes 0.7 · 1.9 times as far."""
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+    inputs, targets = captured.task.inputs, captured.task.targets
+    minibatches = Minibatches(inputs, targets, torch.randperm(8).view(1, 8))
+    sgd, placement = OptimizerSpec.parse("sgd", lr=0.05), even_stages(captured.graph, 1)
+    averaged = Averaged(captured, 2, Averaging(1, outer), Method(), sgd, minibatches)
+    replay = Replay(captured, placement, Method(), sgd, minibatches, [0.05 * factor])
+    assert list(averaged.run()) == pytest.approx(list(replay.run()), rel=1e-5)
+    found, wanted = (one.evaluate(Samples(inputs, targets))[0] for one in (averaged, replay))
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 def test_minibatches_that_flush_come_before_late_ones(captured: CapturedModel) -> None:
