@@ -21,8 +21,8 @@ from benchmarks.worlds import MODELS, PLANS, WORLDS, World
 from drlpp.io.documents import Record
 from drlpp.planners import Space
 from drlpp.racing.contenders import Contender
-from drlpp.racing.prospects import usual_candidates, with_a_chance
-from drlpp.racing.rivals import Grounds, without_equals
+from drlpp.racing.prospects import LOCAL, usual_candidates, with_a_chance
+from drlpp.racing.rivals import Grounds, by_torch, without_equals
 from drlpp.racing.to_loss import RaceData, race_to_loss
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 from drlpp.schedule.method import Method
@@ -117,10 +117,11 @@ class WorldsToLossStudy(Study[Case, RacedToLoss]):
         plans = [Contender.of(world.plans[name].candidate, name) for name in PLANS]
         with world.session() as session, tempfile.TemporaryDirectory() as folder:
             grounds = Grounds(session, world.profile, world.cluster, Space(Method()))
-            chosen, left_out = with_a_chance(grounds, usual_candidates(grounds), plans)
+            named = [*plans, *(by_torch(grounds, way, session.accelerators) for way in LOCAL)]
+            chosen, left_out = with_a_chance(grounds, usual_candidates(grounds), named)
             course, end = race_to_loss(
                 session,
-                without_equals([*chosen, *plans], world.cluster),
+                without_equals([*chosen, *named], world.cluster),
                 RaceData(session.captured, data),
                 Path(folder),
                 epochs=epochs,

@@ -39,7 +39,8 @@ from drlpp.schedule.weight_policies import PIPEOPTIM
 MOST = 6
 """How many train, unless a user names more."""
 
-_LOCAL: tuple[ParallelWay, ...] = ("local-sgd", DILOCO)
+LOCAL: tuple[ParallelWay, ...] = ("local-sgd", DILOCO)
+"""Ways whose updates are not those of plain PyTorch."""
 
 _BEHIND = 1.5
 """What is expected to take this many times as long as the best does not start."""
@@ -83,7 +84,7 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
     found = [one for method in methods for one in pipelines(grounds, method)]
     workers = grounds.cluster.accelerators
     if workers > 1 and grounds.batch_size % workers == 0:
-        found[:0] = [by_torch(grounds, way, workers) for way in _LOCAL]
+        found[:0] = [by_torch(grounds, way, workers) for way in LOCAL]
     if (data_parallel := _data_parallel(grounds)) is not None:
         found.insert(0, data_parallel)
     # If plain PyTorch cannot train the model at all, the race will say so.
@@ -97,7 +98,7 @@ def _data_parallel(grounds: Grounds) -> Contender | None:
 
     What is expected to be far behind others is not measured.
     """
-    kinds = [kind for kind in (DATA_PARALLEL, *PARALLEL) if kind not in _LOCAL]
+    kinds = [kind for kind in (DATA_PARALLEL, *PARALLEL) if kind not in LOCAL]
     found = [one for kind in kinds for one in candidates_of(kind, grounds)]
     expected = [expected_seconds(grounds, one) for one in found]
     limit = _BEHIND * min(expected, default=math.inf)
