@@ -75,11 +75,12 @@ class GuidedHyperparameters(Document):
     gain: float = Field(default=0.005, ge=0, lt=1)
     confirmations: int = Field(default=2, ge=1, le=1000)
     patience: int = Field(default=12, ge=0, le=1_000_000)
+    policy_rollouts: int = Field(default=2, ge=0, le=1000)
 
     def build(self, env: PlacementEnv) -> GuidedSearch:
         """Build a searcher for ``env``."""
         search = Options(**self.model_dump(include={field.name for field in fields(Options)}))
-        return GuidedSearch(env, self.proposals, self.give_up, search)
+        return GuidedSearch(env, self.proposals, self.give_up, search, self.policy_rollouts)
 
 
 class OwnAgent(ImportedByName):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from drlpp.agents.guided import GuidedSearch, Searcher
 from drlpp.agents.hyperparameters import AgentHyperparameters, Hyperparameters
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.confidence import Confidence
+from drlpp.envs.measuring.memory import finders_text
 from drlpp.envs.placement_env import INVALID
 from drlpp.errors import InvalidInput
 from drlpp.io.files import reporting_disk_errors
@@ -108,6 +110,8 @@ def learn_placement(
         )
     if isinstance(agent, GuidedSearch) and (sure := agent.confidence()):
         console.print(str(sure))
+        policy = agent.policy is not None
+        console.print(finders_text(memory.finders, policy=policy))
         on_confidence(sure)
     return True
 
@@ -158,6 +162,8 @@ def _log(board: SummaryWriter, agent: Searcher, memory: MeasurementMemory) -> No
         values["placement/best_seconds"] = known.best_seconds
     if isinstance(agent, GuidedSearch):
         values |= agent.scalars()
+        for who, count in Counter(who.partition(" ")[0] for who in memory.finders).items():
+            values[f"found_by/{who}"] = count
     with reporting_disk_errors(Path(board.log_dir)):
         for name, value in values.items():
             board.add_scalar(name, value, known.distinct)

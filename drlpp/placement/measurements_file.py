@@ -52,11 +52,15 @@ class Header(Document):
 
 
 class Entry(Record):
-    """A line for every run of a candidate; ``method`` only where it is not the header's."""
+    """A line for every run of a candidate; ``method`` only where it is not the header's.
+
+    ``found_by`` is a planner, the search or a policy, where the agent says it.
+    """
 
     placement: Placement
     outcome: Measurement | FailedMeasurement = Field(discriminator="outcome")
     method: Method | None = None
+    found_by: str | None = None
 
     @classmethod
     def of(cls, candidate: Candidate, outcome: Outcome, usual: Method) -> Entry:

@@ -32,13 +32,6 @@ def _figure(height: float, axes: int = 1) -> tuple[Figure, list[Axes]]:
     return figure, found
 
 
-def _rows(axes: Axes, names: Sequence[str]) -> None:
-    """Give every horizontal row its name, the first at the top."""
-    # A dollar sign would begin a formula.
-    axes.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
-
-
 def race_chart(comparison: Comparison) -> Figure | None:
     """Draw every round of every contender, and their medians; None if nothing was measured."""
     named = zip(names_of(comparison.contenders), comparison.contenders, strict=True)
@@ -50,7 +43,9 @@ def race_chart(comparison: Comparison) -> Figure | None:
     for row, (middle, _, seconds) in enumerate(ran):
         axes.plot([1e3 * s for s in seconds], [row] * len(seconds), "o", color=_COLOUR, alpha=0.7)
         axes.plot(1e3 * middle, row, "|", color=_COLOUR, markersize=16, markeredgewidth=3)
-    _rows(axes, [name for _, name, _ in ran])
+    # A dollar sign would begin a formula.
+    axes.set_yticks(range(len(ran)), [name.replace("$", r"\$") for _, name, _ in ran])
+    axes.set_ylim(len(ran) - 0.5, -0.5)
     axes.set_xlabel("milliseconds per minibatch")
     return figure
 
@@ -94,6 +89,18 @@ def loss_chart(
     if end is not None:
         for axes in figure.axes:
             axes.axhline(end.loss, color="grey", linestyle=":", linewidth=1)
+    return figure
+
+
+def policy_chart(curve: Sequence[tuple[float, ...]]) -> Figure:
+    """Draw the mean reward that a policy imagined, and its best placement beside the search's."""
+    figure, (left, right) = _figure(3.0, axes=2)
+    measured, rewards, own, search = zip(*curve, strict=True)
+    left.plot(measured, rewards, ".-", color=_COLOUR)
+    left.set(xlabel="placements measured", ylabel="mean imagined reward of the policy")
+    right.plot(measured, own, ".-", measured, search, ".--")
+    right.legend(["policy", "search"], frameon=False)
+    right.set(xlabel="placements measured", ylabel="best imagined seconds")
     return figure
 
 

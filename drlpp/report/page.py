@@ -16,6 +16,8 @@ from statistics import median
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from drlpp.envs.measuring.memory import finders_text
+from drlpp.envs.measuring.policy_curve import policy_curve
 from drlpp.errors import InvalidPlacement
 from drlpp.io.files import write_atomically
 from drlpp.io.formatting import emulation_text
@@ -190,6 +192,9 @@ def _search(files: RunFiles) -> Iterator[Section]:
     if not files.measured:
         return
     lines: list[str] = []
+    curve = policy_curve(files.folder / "tensorboard" / "agent_0")
+    if files.found_by:
+        lines.append(finders_text(files.found_by.values(), policy=bool(curve)))
     try:
         errors = charts.prediction_errors(files)
     except InvalidPlacement as error:
@@ -204,6 +209,8 @@ def _search(files: RunFiles) -> Iterator[Section]:
     yield Section(
         title="The search",
         lines=tuple(lines),
+        chart=charts.policy_chart(curve) if curve else None,
+        told="What the policy imagined",
         table=measured_table(files.measured),
     )
 

@@ -24,6 +24,7 @@ class RunFiles:
         folder: of the run.
         record: command and settings.
         measured: every run of every candidate, in the order in which they were made.
+        found_by: who came by each candidate, where the agent said it.
 
     Raises:
         InvalidFile: it is not the folder of a run that learned or raced, or a file is damaged.
@@ -43,9 +44,13 @@ class RunFiles:
         self.profile = self._read(Profile, "profile.json")
         self.cluster = self._read(Cluster, "cluster.yaml")
         self.measured: list[tuple[Candidate, Outcome]] = []
+        self.found_by: dict[Candidate, str] = {}
         if (path := folder / "measurements.jsonl").is_file():
             header, entries = read_measurements(path)
-            self.measured = [(one.candidate(header.method), one.outcome) for one in entries]
+            for one in entries:
+                self.measured.append((one.candidate(header.method), one.outcome))
+                if one.found_by is not None:
+                    self.found_by[one.candidate(header.method)] = one.found_by
 
     def _read(self, kind: type[DocumentType], *names: str) -> DocumentType | None:
         paths = (self.folder / name for name in names)

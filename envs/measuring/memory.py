@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +28,15 @@ class MemorySummary(NamedTuple):
     distinct: int
     failed: int
     best_seconds: float | None
+
+
+def finders_text(found_by: Collection[str], *, policy: bool) -> str:
+    """Return how many candidates each found, in words; of a policy only if there was one."""
+    counts = Counter(who.partition(" ")[0] for who in found_by)
+    told = [f"search {counts['search']}", f"planners {counts['planner']}"]
+    if policy:
+        told.append(f"policy {counts['policy']}")
+    return f"found by: {', '.join(told)} of {len(found_by)}"
 
 
 class MeasurementMemory:
@@ -60,6 +70,7 @@ class MeasurementMemory:
         per_second: what a second of a candidate counts where candidates and limit are compared; 1,
             as long as nobody sets it.
         most_staleness: the largest s of a stage that is measured; None, likewise, for any.
+        found_by: who came by candidates, by canonical candidate, where an agent says it.
 
     Raises:
         InvalidInput: for fewer than 1 repetition.
@@ -85,6 +96,7 @@ class MeasurementMemory:
         self.limit_seconds: float | None = None
         self.per_second: Callable[[Candidate], float] = lambda _: 1.0
         self.most_staleness: int | None = None
+        self.found_by: dict[Candidate, str] = {}
         self._runs: dict[Candidate, list[Measurement]] = {}
         self._outcomes: dict[Candidate, Outcome] = {}
         self._header = Header(
@@ -99,7 +111,10 @@ class MeasurementMemory:
             self._header, entries = open_measurements(self.path, self._header)
             for entry in settled(entries):
                 self._check_possible(entry.placement)
-                self._remember(entry.candidate(self._header.method), entry.outcome)
+                candidate = entry.candidate(self._header.method)
+                self._remember(candidate, entry.outcome)
+                if entry.found_by is not None:
+                    self.found_by[candidate] = entry.found_by
 
     @property
     def graph(self) -> OpGraph:
@@ -115,6 +130,11 @@ class MeasurementMemory:
     def outcomes(self) -> Mapping[Candidate, Outcome]:
         """Every outcome so far, by canonical candidate, in the order they were complete."""
         return MappingProxyType(self._outcomes)
+
+    @property
+    def finders(self) -> list[str]:
+        """Who came by what has been measured, where an agent says it."""
+        return [self.found_by[one] for one in self._outcomes if one in self.found_by]
 
     @property
     def distinct(self) -> int:
@@ -203,7 +223,8 @@ class MeasurementMemory:
             outcome = outcome.model_copy(update={"cut_short": True})
         if self.path is not None:
             entry = Entry.of(plan.candidate, outcome, self._header.method)
-            append(self.path, entry, exclude_none=True)
+            by = {"found_by": self.found_by.get(plan.candidate)}
+            append(self.path, entry.model_copy(update=by), exclude_none=True)
         self._remember(plan.candidate, outcome)
         for observer in self.observers:
             observer(plan.candidate, outcome)

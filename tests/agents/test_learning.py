@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import zipfile
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,18 @@ from drlpp.agents import (
     learn_placement,
 )
 from drlpp.agents.callbacks import take_up
+from drlpp.agents.imagining import ImaginingPolicy
 from drlpp.costs.profile import Profile
 from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring.confidence import Confidence
+from drlpp.envs.measuring.policy_curve import policy_curve
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.planners import Space, best_plan
+from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain
@@ -98,6 +104,7 @@ def test_a_model_of_one_operator_is_measured_on_every_number_of_workers(tmp_path
     guided = GuidedHyperparameters(draws=2, evaluations=16)
     assert learn_placement(memory, tmp_path, hyperparameters=guided, budget=20, **QUIET)
     assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3"]
+    assert not ImaginingPolicy.can_place(memory.graph, 3), "there is nothing to divide"
     with pytest.raises(InvalidInput, match=r"one operator, .* take --agent guided"):
         learn_placement(memory, tmp_path, hyperparameters=SMALL, budget=20, **QUIET)
 
@@ -254,3 +261,70 @@ def test_what_is_far_slower_than_the_fastest_is_not_run_again(tmp_path: Path) ->
 
 def test_the_shipped_agent_is_the_default() -> None:
     assert AGENTS["guided"] == GuidedHyperparameters()
+
+
+SLOW = Link(bandwidth_bytes_per_second=6e7, latency_seconds=5e-5)
+WEAK = generate("layered", 20, 1), local_cluster(3, SLOW, (1.0, 0.8, 0.5))
+DECLARED_RIGHTLY, EVENTS = CostPrior.of(*WEAK), "tensorboard/agent_0"
+
+
+def learned_weakly(
+    out: Path, budget: int, rollouts: int = 2
+) -> tuple[list[tuple[str, Candidate]], list[str]]:
+    """Learn with a weak search; return who found what was measured, and the lines at the end."""
+    out.mkdir(exist_ok=True)
+    memory = MeasurementMemory(SimulatedCluster(*WEAK), path=out / "measurements.jsonl")
+    weak = GuidedHyperparameters(evaluations=1, draws=2, gain=0, policy_rollouts=rollouts)
+    with (out / "log").open("w") as log:
+        assert learn_placement(
+            memory,
+            out,
+            hyperparameters=weak,
+            budget=budget,
+            seed=0,
+            declared=DECLARED_RIGHTLY,
+            console=Console(file=log, width=200),
+        )
+    measured = [(memory.found_by[one], one) for one in memory.outcomes]
+    return measured, (out / "log").read_text().splitlines()
+
+
+def test_what_a_policy_imagines_is_measured_if_it_is_best_and_else_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learned_with(guest: Candidate) -> tuple[list[tuple[str, Candidate]], list[str]]:
+        monkeypatch.setattr(ImaginingPolicy, "propose", lambda *_: guest)
+        return learned_weakly(tmp_path / guest.configuration, 5)
+
+    without, _ = learned_weakly(tmp_path / "without", 5, rollouts=0)
+    slow = Candidate(Placement.from_assignment([0] * 20, [1, 1, 0]), Method())
+    assert learned_with(slow)[0] == without
+    fast = best_plan(DECLARED_RIGHTLY.problem, Space(Method(), frozenset())).candidate
+    found, said = learned_with(fast)
+    assert ("policy", fast.canonical) in found
+    assert said[-1] == "found by: search 3, planners 1, policy 1 of 5"
+
+
+def test_by_the_same_measurements_a_policy_draws_the_same(tmp_path: Path) -> None:
+    runs = []
+    for name in ("one", "other"):
+        before = torch.manual_seed(len(name)).get_state()
+        found, _ = learned_weakly(tmp_path / name, 6)
+        runs.append((found, policy_curve(tmp_path / name / EVENTS)))
+        assert torch.equal(torch.get_rng_state(), before), "nor does it disturb others' draws"
+    assert runs[0] == runs[1]
+    assert len(curve := runs[0][1]) > 2
+    assert all(math.exp(-mean_reward) >= own > 0 for _, mean_reward, own, _ in curve)
+
+
+def test_a_run_that_resumes_knows_who_found_what(tmp_path: Path) -> None:
+    found, _ = learned_weakly(tmp_path, 4)
+    again, said = learned_weakly(tmp_path, 6)
+    assert again[:4] == found
+    counts = Counter(who.split()[0] for who, _ in again)
+    search, planners, policy = (counts[who] for who in ("search", "planner", "policy"))
+    assert search + planners + policy == 6
+    assert planners > 0, "data parallelism"
+    assert said[-1] == f"found by: search {search}, planners {planners}, policy {policy} of 6"
+    events = EventAccumulator(str(tmp_path / EVENTS)).Reload()
+    assert events.Scalars("found_by/planner")[-1].value == planners

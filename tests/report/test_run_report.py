@@ -6,7 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
+from drlpp.envs.measuring.policy_curve import TAGS, policy_curve
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_document
 from drlpp.io.files import append
@@ -115,6 +117,23 @@ class Page(HTMLParser):
 def run(tmp_path: Path) -> Path:
     """A folder of a run that learned and raced."""
     return learned_run(tmp_path)
+
+
+def test_the_search_says_who_found_what_and_what_a_policy_imagined(run: Path) -> None:
+    found = Entry(placement=ONE, outcome=measurement(0.010, 1), found_by="planner rule")
+    for entry in (found, found.model_copy(update={"placement": TWO, "found_by": "search"})):
+        append(run / "measurements.jsonl", entry)
+    assert "found by: search 1, planners 1 of 2" in Page(write_report(run)).lines
+    with SummaryWriter(str(run / "tensorboard" / "agent_0")) as board:
+        for step, values in enumerate(((-1.0, 2.0, 1.5), (-0.5, 1.75, 1.25)), start=2):
+            for tag, value in zip(TAGS, values, strict=True):
+                board.add_scalar(tag, value, step)
+        board.add_scalar(TAGS[0], 0.0, 4)
+    curve = policy_curve(run / "tensorboard" / "agent_0")
+    assert curve == [(2, -1.0, 2.0, 1.5), (3, -0.5, 1.75, 1.25)], "but no half-written round"
+    page = Page(write_report(run))
+    assert "found by: search 1, planners 1, policy 0 of 2" in page.lines
+    assert page.charts[-1] == "What the policy imagined"
 
 
 def test_a_report_has_everything_that_the_run_has(run: Path) -> None:

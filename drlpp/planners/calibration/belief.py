@@ -50,12 +50,14 @@ class Belief:
         confidence: how probable it is that no candidate is more than 1% faster than it:
             (s + 1) / (n + 2) where that is so in s of n draws, since a few that all agree leave a
             doubt (Laplace's rule of succession).
+        guest: that of the caller, if no search came by it.
     """
 
     candidates: tuple[Candidate, ...]
     ratios: Array
     gain: float
     confidence: float
+    guest: Candidate | None = None
 
     @classmethod
     def of(
@@ -67,6 +69,7 @@ class Belief:
         seed: int,
         *,
         takes_long: bool = False,
+        guest: Candidate | None = None,
     ) -> Belief:
         """Look for the best candidates of every draw, and judge all of these in all draws.
 
@@ -80,6 +83,7 @@ class Belief:
             seed: of these searches.
             takes_long: whether it is worth the while to search on several cores; what is found is
                 the same.
+            guest: a candidate that no search begins with.
         """
         few = max(limits.judged // _BRIEF, _LEAST)
         brief = replace(limits, judged=few, patience=1, moves=few)
@@ -96,7 +100,9 @@ class Belief:
                 known[number] |= seconds
 
         def judged() -> Belief:
-            candidates = tuple(candidate for candidate in found if candidate != incumbent)
+            key = draws[0].key
+            own = None if guest is None or key(guest) in map(key, found) else guest
+            candidates = tuple(c for c in (*found, own) if c is not None and c != incumbent)
             tasks = [(draw, incumbent, candidates, known[n]) for n, draw in enumerate(draws)]
             rows = []
             for number, seconds in enumerate(side_by_side(_judged, tasks, worth_it=takes_long)):
@@ -109,10 +115,10 @@ class Belief:
             ratios = numpy.array(rows).reshape(len(draws), len(candidates))
             best = ratios.min(axis=1, initial=math.inf)
             if incumbent is None:
-                return cls(candidates, ratios, 1.0, 0.0)
+                return cls(candidates, ratios, 1.0, 0.0, own)
             gain = float(numpy.maximum(0.0, 1.0 - best).mean())
             agreeing = int((best >= 1 / CLOSE).sum())
-            return cls(candidates, ratios, gain, (agreeing + 1) / (len(draws) + 2))
+            return cls(candidates, ratios, gain, (agreeing + 1) / (len(draws) + 2), own)
 
         searched(len(draws), brief)
         if (belief := judged()).gain >= _PLENTY:

@@ -74,6 +74,8 @@ _POSSIBLE = 0.05
 
 _NEIGHBOURS = 24
 
+POLICY = "policy"
+
 _MOST_FAILURES = 3
 """Placements of a kind that has failed this often, and never succeeded, are not proposed."""
 
@@ -116,6 +118,7 @@ class Recalibration:
         measured: what a minibatch of everything known so far costs by the objective; failures
             infinite.
         last_belief: that was needed since the last measurement, if any: the first need none.
+        guest: a policy's candidate, which is believed in like those that searches find.
     """
 
     def __init__(
@@ -134,7 +137,9 @@ class Recalibration:
         self.measured: dict[Candidate, float] = {}
         self._data_parallel = Candidate(data_parallel(declared).placement, self.space.method)
         propose = planned or partial(baseline_plans, declared, self.space)
-        self._planned = list(dict.fromkeys(self._plans(propose)))
+        self._planned = self._plans(propose)
+        self.guest: Candidate | None = None
+        self._guests: set[Candidate] = set()
         self._pool: list[Candidate] = list(self._planned)
         self._corrected: tuple[Surrogate, DiscrepancyPosterior] | None = None
         self.last_belief: Belief | None = None
@@ -261,6 +266,10 @@ class Recalibration:
                 taken.add(key(candidate))
         return proposals
 
+    def found_by(self, candidate: Candidate) -> str:
+        """Return who came by a candidate first: a planner, a policy or the search."""
+        return self._planned.get(candidate, POLICY if candidate in self._guests else "search")
+
     def best(self, count: int) -> list[tuple[Candidate, float]]:
         """Return the best that were measured, with what a minibatch costs by the objective."""
         finite = [item for item in self.measured.items() if math.isfinite(item[1])]
@@ -285,12 +294,11 @@ class Recalibration:
 
     def _possible_plans(self) -> list[Candidate]:
         """Return planners' placements that may well be 1% faster than the fastest measured."""
-        planned = set(self._planned)
         faster = (self.belief.ratios < 1.0 / CLOSE).mean(axis=0)
         return [
             candidate
             for candidate, share in zip(self.belief.candidates, faster.tolist(), strict=True)
-            if candidate in planned and share > _POSSIBLE and not self._fails(candidate)
+            if candidate in self._planned and share > _POSSIBLE and not self._fails(candidate)
         ]
 
     def _fails(self, candidate: Candidate) -> bool:
@@ -298,12 +306,16 @@ class Recalibration:
         kind = _kind_of(candidate)
         return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
-    def _plans(self, propose: Callable[[], Sequence[Plan]]) -> Iterator[Candidate]:
-        """Yield data parallelism with the space's own method, then what the baselines propose."""
+    def _plans(self, propose: Callable[[], Sequence[Plan]]) -> dict[Candidate, str]:
+        """Return data parallelism with the space's own method, then baselines' plans; by whom."""
+        found: dict[Candidate, str] = {}
         if self.declared.workload.stages_held == 1:
-            yield self._data_parallel
+            found[self._data_parallel] = "planner data-parallel"
         with suppress(InvalidInput):
-            yield from starts_of(self.space, propose())
+            for plan in propose():
+                for candidate in starts_of(self.space, [plan]):
+                    found.setdefault(candidate, f"planner {plan.found_by}")
+        return found
 
     def _search(self) -> None:
         """Search with the most probable costs; the pool is what it finds, the fastest first."""
@@ -335,20 +347,27 @@ class Recalibration:
     def _believed(self) -> Belief:
         """Search with the most probable costs, then in every draw."""
         begin = time.perf_counter()
+        # What searches come by after it was dropped is theirs.
+        self._guests &= set(self._pool)
         self._search()
         self._takes_long = time.perf_counter() - begin > _LONG_SEARCH_SECONDS
         surrogate = self.surrogate
         measured = set(map(surrogate.key, self.measured))
+        plans = [c for c in self._planned if surrogate.key(c) not in measured]
+        plans = [c for c in plans if surrogate.fits(c, surrogate(c))]
         incumbent = next((candidate for candidate, _ in self.best(1)), None)
         seed = self._draw.randrange(2**31)
         belief = Belief.of(
             self._draws(),
-            list(dict.fromkeys([*self._pool, *self._unmeasured_plans(measured)])),
+            list(dict.fromkeys([*self._pool, *plans])),
             incumbent,
             self._limits,
             seed,
             takes_long=self._takes_long,
+            guest=self.guest,
         )
+        if belief.guest is not None:
+            self._guests.add(belief.guest)
         fresh = [
             index
             for index, candidate in enumerate(belief.candidates)
@@ -365,14 +384,6 @@ class Recalibration:
     @property
     def _limits(self) -> Limits:
         return Limits(judged=self.options.evaluations, patience=_PATIENCE)
-
-    def _unmeasured_plans(self, measured: set[object]) -> list[Candidate]:
-        surrogate = self.surrogate
-        return [
-            c
-            for c in self._planned
-            if surrogate.key(c) not in measured and surrogate.fits(c, surrogate(c))
-        ]
 
     def _draws(self) -> list[Surrogate]:
         failures, (_, discrepancies) = self._failures, self._correct()
