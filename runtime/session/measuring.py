@@ -94,10 +94,8 @@ def train_in_parallel(
     command = TrainParallel(training, file, session.new_group(training.way, ranks))
     idle = session.stages.keys() - set(ranks)
     session.stages = {}
-    commands: dict[int, Command] = {
-        **dict.fromkeys(idle, Release()),
-        **dict.fromkeys(ranks, command),
-    }
+    commands: dict[int, Command] = dict.fromkeys(idle, Release())
+    commands |= dict.fromkeys(ranks, command)
     try:
         return session.execute(commands)
     finally:
