@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 from pandas import DataFrame
@@ -32,7 +31,6 @@ from drlpp.racing.contenders import Contender
 from drlpp.racing.rivals import PLAIN, measure
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.protocol import ParallelWay
-from drlpp.schedule.analysis.staleness import samples_factor
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
@@ -86,8 +84,6 @@ class Way(Record):
         predicted: seconds, by formula or simulated.
         seconds: of each measurement; none if it failed.
         failure: why it did.
-        samples: that it takes to the same loss, for each of plain PyTorch's, by a table; not known
-            where it makes an update of several minibatches.
     """
 
     name: str
@@ -95,7 +91,6 @@ class Way(Record):
     predicted: float
     seconds: tuple[float, ...] = ()
     failure: str = ""
-    samples: float | None = None
 
 
 class Raced(Row):
@@ -269,10 +264,9 @@ class WorldsStudy(Study[Case, Raced]):
         )
 
     def table(self, rows: Sequence[Raced]) -> Mapping[str, DataFrame]:
-        """Return milliseconds of a minibatch, what plans gain, and errors of predictions."""
+        """Return milliseconds of a minibatch, and errors of predictions."""
         return {
             "A minibatch, measured (predicted), ms": DataFrame(map(_line, rows)),
-            "How many times as fast as the best other": DataFrame(chain(*map(_gains, rows))),
         }
 
 
@@ -289,7 +283,6 @@ def _measured(
             name=one.found_by,
             configuration=one.beside(Method()),
             predicted=cost,
-            samples=_samples(session, one),
         )
         for one, cost in contenders
     ]
@@ -309,52 +302,15 @@ def _measured(
     return tuple(ways)
 
 
-def _samples(session: ClusterSession, one: Contender) -> float | None:
-    if one.candidate is None:
-        return None if one.averages_weights else 1.0
-    pipeline = session.plan(one.candidate).pipeline
-    together = one.method.minibatches_together(pipeline) > 1
-    return None if together else samples_factor(pipeline, one.method)
-
-
 def _line(row: Raced) -> dict[str, str]:
-    measured = _medians(row)
-    line = _case(row)
+    measured = {way.name: statistics.median(way.seconds) for way in row.ways if way.seconds}
+    line = {"world": row.case.world, "model": row.case.model, "R_w": f"{row.weights_ratio:.2f}"}
     for way in row.ways:
         took = f"{1e3 * measured[way.name]:.0f}" if way.name in measured else "–"
         line[way.name] = f"{took} ({1e3 * way.predicted:.0f})"
     rivals = [way for way in row.ways if way.seconds and way.name not in PLANS]
     errors = [abs(way.predicted / measured[way.name] - 1) for way in rivals]
     return line | {"rivals' error": f"{statistics.median(errors):.0%}" if errors else "–"}
-
-
-def _gains(row: Raced) -> Iterator[dict[str, str]]:
-    measured = _medians(row)
-    known = [way for way in row.ways if way.seconds and way.samples]
-    to_loss = {way.name: measured[way.name] * (way.samples or 1.0) for way in known}
-    for way in row.ways:
-        if way.name in PLANS:
-            yield _case(row) | {
-                "way": way.name,
-                "configuration": way.configuration,
-                "samples": f"{way.samples:.2f}" if way.samples else "–",
-                "a minibatch": _gain(measured, way.name),
-                "to the same loss": _gain(to_loss, way.name),
-            }
-
-
-def _case(row: Raced) -> dict[str, str]:
-    return {"world": row.case.world, "model": row.case.model, "R_w": f"{row.weights_ratio:.2f}"}
-
-
-def _medians(row: Raced) -> dict[str, float]:
-    return {way.name: statistics.median(way.seconds) for way in row.ways if way.seconds}
-
-
-def _gain(costs: Mapping[str, float], plan: str) -> str:
-    """Return how many times the plan's costs the least are of all that is no plan."""
-    others = [costs[name] for name in costs.keys() - set(PLANS)]
-    return f"{min(others) / costs[plan]:.2f}×" if plan in costs and others else "–"
 
 
 STUDY = WorldsStudy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.worlds import STUDY, Case, Raced, Way, real_ratio, scaled_links
+from benchmarks.worlds import real_ratio, scaled_links
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import OperatorProfile
 from drlpp.costs.ways_of_training import WaysOfTraining
@@ -44,25 +44,3 @@ def test_a_latency_is_the_same_share_of_a_minibatch() -> None:
     """A billion weights take 6e9 · 8192 / 1.4e14 = 0.351 s of an A100."""
     links = scaled_links(read_cluster("a100-10gbit"), 1e7, 0.351)
     assert links.within_host.latency_seconds == pytest.approx(5e-5, rel=1e-2)
-
-
-def test_gains_are_over_ways_that_are_no_plans_and_weigh_samples() -> None:
-    found = (("plain PyTorch", 0.2, 1.0), ("ddp", 0.3, 1.0), ("plan", 0.05, 2.0))
-    ways = [
-        Way(name=name, configuration="", predicted=1.0, seconds=(took,), samples=samples)
-        for name, took, samples in (*found, ("plan to a loss", 0.08, 1.25))
-    ]
-    unknown = Way(name="plan", configuration="4", predicted=1.0, seconds=(0.1,))
-    rows = [
-        Raced(
-            case=Case(model="decoder", world="a100-10gbit"),
-            weights_ratio=4.6,
-            ways=tuple(given),
-            took_seconds=1.0,
-            machine="none",
-        )
-        for given in (ways, [ways[0], unknown])
-    ]
-    gains = STUDY.table(rows)["How many times as fast as the best other"]
-    assert gains["a minibatch"].tolist() == ["4.00×", "2.50×", "2.00×"]
-    assert gains["to the same loss"].tolist() == ["2.00×", "2.00×", "–"]
