@@ -11,9 +11,10 @@ working bytes w and kept bytes k a stage needs
 more than all that it keeps, if that is above 0. Gradients that cross the border of a stage count
 among its messages as well, so a stage may take less.
 
-Where several parts make an update, the gradient of a weight is there twice when it is added to that
-of earlier parts: w_i has that of operator i's weights, too. A backward in two halves makes the
-gradients of all weights together.
+Where one part makes an update, gradients of the weights of earlier operators are not there yet, so
+a stage needs less than w_i by these. Where several parts or replicas do, the gradient of a weight
+is there twice when it is added to that of earlier parts: w_i has that of operator i's weights, too.
+A backward in two halves makes the gradients of all weights together.
 
 What libraries allocate by themselves is left out, such as copies that convolutions make, what an
 optimizer's step does, and the model's inputs. Torch allocates this on a CPU to a percent (its test,
@@ -62,7 +63,13 @@ class MemoryModel:
     @property
     def weight_copies(self) -> float:
         """Tensors as large as the weights, these, their gradients and the state included."""
-        return 2 + self.state_copies + self.method.policy_facts.copies
+        return 2 + self.state_copies + self._policy_copies
+
+    @property
+    def _policy_copies(self) -> int:
+        """Those that the policy keeps: none where it would move weights, and the method does not."""
+        facts = self.method.policy_facts
+        return 0 if facts.lookahead and self.method.lookahead is None else facts.copies
 
     def older_versions(
         self, in_flight: Array | int, replicas: Array | int | None = None
@@ -90,9 +97,10 @@ class MemoryModel:
 
         Messages of a part that come in or go out are held once, and so is what computing one needs.
         Of weights that other stages hold copies of, what these contribute to an update is held
-        once, and what is on its way between copies: as many updates of it as there are in flight.
-        All of that counts for the stage with the most in flight, which a stage can know by itself;
-        about half of it waits with the others.
+        once, and what is on its way between copies: as many updates of it as there are in flight,
+        the last sum, which is kept until it has arrived, and the place for what comes next. A stage
+        with one part in flight sums nothing. Where a schedule flushes, it is a contribution and a
+        sum.
 
         ``stages`` are their numbers, by default all of a placement in order: where each says of
         itself whether it recomputes. Of a schedule that flushes, a whole minibatch counts for every
@@ -106,17 +114,18 @@ class MemoryModel:
         older = self.older_versions(in_flight, replicas)
         facts = method.policy_facts
         copies = self.weight_copies + facts.stashes * older
-        # The later half of a backward gives the gradients of all weights together.
-        copies += method.schedule_kind.splits_backward and method.parts_of_update(1) > 1
         incoming = work.incoming_bytes / parts
         kept = work.kept_bytes / parts
         messages = incoming + work.outgoing_bytes / parts
         activations = numpy.where(recomputes, kept + incoming * (in_flight - 1), kept * in_flight)
-        contributed = work.tied_bytes * (1 + (0 if method.flushes else older))
+        passed_on = 2 if method.flushes else 1 + older + 2 * numpy.greater(older, 0)
+        contributed = work.tied_bytes * passed_on
         working = work.working_bytes / method.microbatches
         # Copies of tied weights are late on the last stage, too.
         on_time = numpy.equal(in_flight, 1) * (work.parameter_bytes - work.tied_bytes)
-        weights = work.parameter_bytes * copies - on_time * (facts.copies - facts.copies_on_time)
+        # The two stages next to the input have no updates to look ahead of it.
+        ahead = facts.copies_on_time * (stages is None or numpy.greater(stages, 1))
+        weights = work.parameter_bytes * copies - on_time * (self._policy_copies - ahead)
         return weights + activations + working + messages + contributed
 
 
@@ -174,7 +183,11 @@ def working_bytes_of(profile: Profile) -> Array:
 
 
 def beyond_kept(
-    working: Array, kept: Array, inside: NDArray[numpy.bool_], last: NDArray[numpy.bool_]
+    working: Array,
+    kept: Array,
+    inside: NDArray[numpy.bool_],
+    last: NDArray[numpy.bool_],
+    made: Array | None = None,
 ) -> Array:
     """Return what each stage needs beyond what it keeps: shape ``(stages,)``.
 
@@ -183,8 +196,17 @@ def beyond_kept(
         kept: k of every operator, in a topological order.
         inside: which operators a stage has, of shape ``(stages, operators)``.
         last: which stages have the loss.
+        made: of every stage and operator the gradients that are not there before its backward,
+            though they count. Then a stage may need less than all.
     """
     so_far = numpy.cumsum(inside * kept, axis=1)
     later = so_far[:, -1:] - so_far
-    found: Array = numpy.where(inside, working[:-1] - later, 0.0).max(axis=1, initial=0.0)
-    return numpy.where(last, numpy.maximum(found, working[-1]), found)
+    to_come, least = numpy.zeros((2, len(inside)))
+    if made is not None:
+        until = numpy.cumsum(made, axis=1)
+        later, to_come = later + until - made, until[:, -1]
+        # When all gradients are there, and before there is any.
+        least = numpy.maximum(-so_far[:, -1], -to_come)
+    of_loss = numpy.where(last, working[-1] - to_come, least)
+    found: Array = numpy.where(inside, working[:-1] - later, least[:, None]).max(axis=1)
+    return numpy.maximum(numpy.maximum(found, of_loss), least)

@@ -174,7 +174,7 @@ class PlacedStages:
         """
         stages = numpy.arange(len(self.holders))
         inside = self.stage_of[:-1] == stages[:, None]
-        found = self.workload.working_bytes_of_sets(inside, stages == stages[-1])
+        found = self.workload.working_bytes_of_sets(inside, stages == stages[-1], self.replicas)
         if self.placement.is_folded:
             other, first = found[::-1], stages < len(stages) / 2
             found = numpy.where((found > other) | ((found == other) & first), found, 0.0)
@@ -193,7 +193,8 @@ class PlacedStages:
         """Return what each of them needs on each of its accelerators in steady state."""
         work = replace(self.work, working_bytes=self.working_bytes)
         in_flight = self.in_flight(memory.method.in_flight_per_link)
-        return memory.stage_bytes(work, in_flight, self.replicas.astype(numpy.float64))
+        replicas, stages = self.replicas.astype(numpy.float64), range(len(self.holders))
+        return memory.stage_bytes(work, in_flight, replicas, stages)
 
     def on_accelerators(self, of_stages: Array) -> Array:
         """Return what the accelerators of every stage have of all stages that they hold."""

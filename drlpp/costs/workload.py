@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from drlpp.capturing.graph import SharedParameter, neighbours
 from drlpp.costs.memory import beyond_kept, working_bytes_of
 from drlpp.costs.profile import NO_FACTORS, Profile, RunFactors
-from drlpp.costs.stage_cost import Array, StageWork, sums_of
+from drlpp.costs.stage_cost import Array, Indices, StageWork, sums_of
 from drlpp.costs.tensors import Transfer, TransferArrays, ties_of, transfers_of
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -192,18 +192,40 @@ class Workload:
         )
 
     def working_bytes_of_sets(
-        self, inside: NDArray[numpy.bool_], last: NDArray[numpy.bool_]
+        self,
+        inside: NDArray[numpy.bool_],
+        last: NDArray[numpy.bool_],
+        replicas: Indices | None = None,
     ) -> Array:
         """Return what stages need beyond what they keep, by their operators and who is last.
 
-        Shapes are ``(stages, operators)`` and ``(stages,)``.
+        Shapes are ``(stages, operators)`` and ``(stages,)``. Where the number of ``replicas`` is
+        not known, gradients of one part count as if they were there all the time.
         """
-        working = self.working_bytes
-        if self.method.parts_of_update(1) > 1 and not self.method.schedule_kind.splits_backward:
-            # A weight's gradient is as large for every part.
-            own = numpy.append(self.parameter_bytes, 0.0)
-            working = working + self.method.microbatches * own
-        return beyond_kept(working, self.kept_bytes, inside, last)
+        working, kept, method = self.working_bytes, self.kept_bytes, self.method
+        # A weight's gradient is as large for every part.
+        own = method.microbatches * self.parameter_bytes
+        added = beyond_kept(working + numpy.append(own, 0.0), kept, inside, last)
+        if method.parts_of_update(1) > 1:
+            if not method.schedule_kind.splits_backward:
+                return added
+            # The later half of a backward gives the gradients of all weights together. A stage that
+            # sends nothing back makes whole ones.
+            sources, targets = numpy.array(self.edges, dtype=int).reshape(-1, 2).T
+            halves = (inside[:, targets] & ~inside[:, sources]).any(axis=1)
+            return numpy.where(
+                halves, beyond_kept(working, kept, inside, last) + inside @ own, added
+            )
+        if replicas is None or self.stages_held > 1:
+            return beyond_kept(working, kept, inside, last)
+        made = inside * self.parameter_bytes
+        for tie in self.ties:
+            # The last of its operators makes a gradient, to which the others add.
+            readers = inside[:, list(tie.operators)]
+            again = readers[:, ::-1].cumsum(axis=1)[:, ::-1] > readers
+            made[:, list(tie.operators)] -= (readers & again) * tie.bytes_
+        alone = beyond_kept(working, kept, inside, last, made)
+        return numpy.where(replicas > 1, added, alone)
 
     def work_of(
         self,

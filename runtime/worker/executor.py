@@ -287,11 +287,16 @@ class TiedSums:
                 own = other in self._runners
                 message = Message("contribution", other, stage, last, tie)
                 more = self._contribution(other, tie) if own else self._take(message)
-                total = _added(total, more)
+                total = _added(total, more, into=None if own else more)
+            # Nobody asks for the root's again.
+            del self._contributions[key]
             self._totals[key] = total
         return self._totals[key]
 
 
-def _added(total: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
-    # Not in place: what was found is on its way to others.
-    return [torch.add(one, another) for one, another in zip(total, more, strict=True)]
+def _added(
+    total: Sequence[Tensor], more: Sequence[Tensor], into: Sequence[Tensor] | None
+) -> list[Tensor]:
+    # Autograd may have given what was found here to others; what a message brought is ours.
+    places = into or [None] * len(total)
+    return [torch.add(*pair, out=place) for *pair, place in zip(total, more, places, strict=True)]

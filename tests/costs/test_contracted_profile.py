@@ -66,12 +66,11 @@ def test_a_placement_of_groups_costs_what_it_does_of_operators(
     played = simulate(own, cluster, placement, method)
     expected = simulate(whole, cluster, expanded, method)
     assert played.seconds_per_minibatch == pytest.approx(expected.seconds_per_minibatch)
-    # Where gradients are added, those of a group count together.
-    added = profile.graph.parameter_bytes if method.parts_of_update(1) > 1 else 0.0
+    # Gradients of a group count together.
+    added = profile.graph.parameter_bytes
     for ours, theirs in zip(played.memory_bytes, expected.memory_bytes, strict=True):
         assert 0.9 * theirs <= ours <= 1.1 * theirs + added
-    if in_order and not added:
-        assert played.memory_bytes == pytest.approx(expected.memory_bytes)
+        assert not in_order or ours >= theirs * (1 - 1e-9)
     ruled = predict(own, cluster, placement).seconds_per_minibatch
     assert ruled == pytest.approx(predict(whole, cluster, expanded).seconds_per_minibatch)
 

@@ -131,22 +131,42 @@ def test_a_stage_that_needs_more_fails_and_the_session_goes_on(captured: Capture
 
 
 def test_what_is_counted_was_predicted(captured: CapturedModel) -> None:
-    """W_t, on stages with staleness alone; and gradients that are added to those of other parts."""
+    """Copies of weights where they are kept, and gradients when they are there."""
     flushing = {"policy": "sync", "microbatches": 4}
+    one_each = [1] * len(captured.graph)
+    one, two = (Placement.straight(one_each, range(stages)) for stages in (1, 2))
+    replicas = Placement.of([range(len(captured.graph))], [range(3)])
+    with limited(captured, 1e9, 1e9, 1e9) as session:
+        assert session.links is not None
+        profile = session.profile(repeats=1)[0]
+        for placement, method in (
+            (two, Method()),
+            (one, Method()),
+            (replicas, Method()),
+            (two, Method(policy="xpipe")),
+            (one, Method(policy="spectrain")),
+            (two, Method(policy="pipemare", annealing_minibatches=8)),
+            (two, Method(microbatches=4)),
+            (two, Method(schedule="1f1b-flush", **flushing)),
+            (two, Method(schedule="zb-h1", **flushing)),
+        ):
+            found = peaks(session.measure(Candidate(placement, method), 4))
+            memory = MemoryModel.of(method, ADAMW)
+            workload = Workload.of(profile, method)
+            played = simulate(workload, session.links, placement, method, memory=memory)
+            assert found == pytest.approx(played.memory_bytes, rel=0.05), str(method)
+
+
+def test_what_copies_on_stages_take_was_predicted() -> None:
+    sizes = {"hidden": 64, "layers": 3, "heads": 2, "positions": 32, "vocabulary": 2000}
+    language = ModelReference.named("gpt2", batch_size=4, sequence_length=32, **sizes)
+    captured = capture(language)
     two = Placement.straight([1] * len(captured.graph), range(2))
     with limited(captured, 1e9, 1e9, 1e9) as session:
         assert session.links is not None
         profile = session.profile(repeats=1)[0]
-        for method, alike in (
-            (Method(), 2),
-            (Method(microbatches=4), 2),
-            (Method(schedule="1f1b-flush", **flushing), 2),
-            # Of halves of a backward the first stage, which sends nothing back, makes whole ones.
-            (Method(schedule="zb-h1", **flushing), 1),
-        ):
+        for method in Method(), Method(schedule="1f1b-flush", policy="sync", microbatches=4):
             found = peaks(session.measure(Candidate(two, method), 4))
-            memory = MemoryModel.of(method, ADAMW)
-            workload = Workload.of(profile, method)
+            memory, workload = MemoryModel.of(method, ADAMW), Workload.of(profile, method)
             played = simulate(workload, session.links, two, method, memory=memory)
-            expected = pytest.approx(played.memory_bytes[-alike:], rel=0.03)
-            assert found[-alike:] == expected
+            assert found == pytest.approx(played.memory_bytes, rel=0.1), str(method)
