@@ -67,9 +67,8 @@ class MemoryModel:
 
     @property
     def _policy_copies(self) -> int:
-        """Those that the policy keeps: none where it would move weights, and the method does not."""
-        facts = self.method.policy_facts
-        return 0 if facts.lookahead and self.method.lookahead is None else facts.copies
+        facts, moves = self.method.policy_facts, self.method.lookahead is not None
+        return facts.copies if moves or facts.lookahead is None else 0
 
     def older_versions(
         self, in_flight: Array | int, replicas: Array | int | None = None
@@ -98,9 +97,7 @@ class MemoryModel:
         Messages of a part that come in or go out are held once, and so is what computing one needs.
         Of weights that other stages hold copies of, what these contribute to an update is held
         once, and what is on its way between copies: as many updates of it as there are in flight,
-        the last sum, which is kept until it has arrived, and the place for what comes next. A stage
-        with one part in flight sums nothing. Where a schedule flushes, it is a contribution and a
-        sum.
+        and on a stage that sums the last sum and the place for the next; of a flush the sum.
 
         ``stages`` are their numbers, by default all of a placement in order: where each says of
         itself whether it recomputes. Of a schedule that flushes, a whole minibatch counts for every

@@ -287,7 +287,7 @@ class TiedSums:
                 own = other in self._runners
                 message = Message("contribution", other, stage, last, tie)
                 more = self._contribution(other, tie) if own else self._take(message)
-                total = _added(total, more, into=None if own else more)
+                total = _added(total, more, None if own else more)
             # Nobody asks for the root's again.
             del self._contributions[key]
             self._totals[key] = total

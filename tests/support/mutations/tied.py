@@ -73,9 +73,9 @@ _WITH_RULE = ("tied, stashing with rule", "tied, PipeOptim with rule")
 MUTATIONS = Mutations()
 _row = MUTATIONS.row
 
-_row("a stage is left out", _SUMS, executor, "_added")(lambda _: lambda total, more: list(total))
+_row("a stage is left out", _SUMS, executor, "_added")(lambda _: lambda total, *_: list(total))
 _row("a stage counts twice", _SUMS, executor, "_added")(
-    lambda added: lambda total, more: added(added(total, more), more)
+    lambda added: lambda total, more, _: added(added(total, more, None), more, None)
 )
 
 
