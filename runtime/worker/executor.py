@@ -298,5 +298,5 @@ def _added(
     total: Sequence[Tensor], more: Sequence[Tensor], into: Sequence[Tensor] | None
 ) -> list[Tensor]:
     # Autograd may have given what was found here to others; what a message brought is ours.
-    places = into or [None] * len(total)
+    places: Sequence[Tensor | None] = into or [None] * len(total)
     return [torch.add(*pair, out=place) for *pair, place in zip(total, more, places, strict=True)]
