@@ -32,7 +32,7 @@ from drlpp.racing.rivals import PLAIN, measure
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
-from drlpp.schedule.method import Method
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.specs.cluster import Cluster, Host, Link, read_cluster
@@ -51,7 +51,7 @@ _REAL_WEIGHTS = 1e9
 """Of the model there; only latencies depend on it."""
 
 _PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-2", "fsdp", "local-sgd")
-PLANS = _PLAN, _PLAN_TO_LOSS = "plan", "plan to a loss"
+PLANS = _PLAN, PLAN_TO_LOSS = "plan", "plan to a loss"
 _LONGEST_SECONDS = 4.0
 """What is predicted to take longer is measured in fewer minibatches, and if one does, once."""
 
@@ -147,16 +147,19 @@ class World:
         captured: the model.
         profile: of it, on these accelerators.
         cluster: these, with the world's links to scale.
-        optimizer: of the session.
+        optimizer, method: of the session.
     """
 
     captured: CapturedModel
     profile: Profile
     cluster: Cluster
     optimizer: OptimizerSpec
+    method: Method
 
     @classmethod
-    def of(cls, model: str, world: str, repeats: int = 10) -> World:
+    def of(
+        cls, model: str, world: str, repeats: int = 10, method: Method = DEFAULT_METHOD
+    ) -> World:
         """Profile a model, and scale the links.
 
         Raises:
@@ -164,12 +167,12 @@ class World:
         """
         name, options = MODELS[model]
         captured = capture(ModelReference.named(name, "small", **options))
-        with _session(captured, None) as session:
+        with _session(captured, None, method) as session:
             profile, here = session.profile(repeats)
             optimizer = session.optimizer
         seconds = _predictions(profile, here, optimizer).plain.seconds_per_minibatch
         links = scaled_links(read_cluster(world), captured.graph.parameter_bytes, seconds)
-        return cls(captured, profile, links.with_speeds(_SPEEDS), optimizer)
+        return cls(captured, profile, links.with_speeds(_SPEEDS), optimizer, method)
 
     @property
     def predicted(self) -> WaysOfTraining:
@@ -183,21 +186,28 @@ class World:
             profile=self.profile,
             cluster=self.cluster,
             optimizer=self.optimizer,
-            **options,
+            **{"method": self.method, **options},
         )
 
     @cached_property
     def plans(self) -> dict[str, Plan]:
         """The plan with the fastest minibatch, and the default one, to a loss."""
-        return {_PLAN: self.find(objective="seconds"), _PLAN_TO_LOSS: self.find()}
+        return {_PLAN: self.find(objective="seconds"), PLAN_TO_LOSS: self.find()}
 
     def session(self) -> ClusterSession:
         """Start the emulated accelerators."""
-        return _session(self.captured, self.cluster)
+        return _session(self.captured, self.cluster, self.method)
 
 
-def _session(captured: CapturedModel, links: Cluster | None) -> ClusterSession:
-    return ClusterSession(captured, len(_SPEEDS), speeds=_SPEEDS, links=links, note=lambda _: None)
+def _session(captured: CapturedModel, links: Cluster | None, method: Method) -> ClusterSession:
+    return ClusterSession(
+        captured,
+        len(_SPEEDS),
+        speeds=_SPEEDS,
+        links=links,
+        method=method,
+        note=lambda _: None,
+    )
 
 
 class WorldsStudy(Study[Case, Raced]):

@@ -1,7 +1,7 @@
 """The same worlds, by training: which way reaches a loss first where links are slow?
 
-A race to a loss (``drlpp.racing``) of what a user has, local SGD and DiLoCo among it, and of the
-two plans; nothing is compiled.
+A race to a loss (``drlpp.racing``) of the default plan, other pipelines, and what a user has,
+local SGD and DiLoCo among it; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pandas import DataFrame
 
 from benchmarks.learning.tasks import library
 from benchmarks.study import Needs, Row, Study, this_machine
-from benchmarks.worlds import MODELS, PLANS, WORLDS, World
+from benchmarks.worlds import MODELS, PLAN_TO_LOSS, WORLDS, World
 from drlpp.io.documents import Record
 from drlpp.planners import Space
 from drlpp.racing.contenders import Contender
@@ -28,6 +28,8 @@ from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
 
+_METHOD = Method(clip_norm=1.0)
+"""As usual for text, and in the study of samples by which plans expect what lateness costs."""
 _LENGTH, _SEQUENCES = 32, 2400
 _DATA = {"decoder": ("benchmarks.worlds_to_loss:text", 1), "alexnet": ("digits", 3)}
 """And epochs of plain PyTorch, whose loss is to be reached."""
@@ -92,7 +94,7 @@ class RacedToLoss(Row):
 
 
 class WorldsToLossStudy(Study[Case, RacedToLoss]):
-    """Plans against what a user has, to the same loss."""
+    """The default plan against what a user has, to the same loss."""
 
     name = "worlds-to-loss"
     question = "Which way of training reaches a loss first where links are slow?"
@@ -113,11 +115,11 @@ class WorldsToLossStudy(Study[Case, RacedToLoss]):
         """
         begin = time.perf_counter()
         os.environ["TORCH_COMPILE_DISABLE"] = "1"
-        world, (data, epochs) = World.of(case.model, case.world), _DATA[case.model]
-        plans = [Contender.of(world.plans[name].candidate, name) for name in PLANS]
+        world, (data, epochs) = World.of(case.model, case.world, method=_METHOD), _DATA[case.model]
+        plan = Contender.of(world.plans[PLAN_TO_LOSS].candidate, "plan")
         with world.session() as session, tempfile.TemporaryDirectory() as folder:
-            grounds = Grounds(session, world.profile, world.cluster, Space(Method()))
-            named = [*plans, *(by_torch(grounds, way, session.accelerators) for way in LOCAL)]
+            grounds = Grounds(session, world.profile, world.cluster, Space(_METHOD))
+            named = [plan, *(by_torch(grounds, way, session.accelerators) for way in LOCAL)]
             chosen, left_out = with_a_chance(grounds, usual_candidates(grounds), named)
             course, end = race_to_loss(
                 session,
@@ -155,14 +157,15 @@ class WorldsToLossStudy(Study[Case, RacedToLoss]):
 def _trained(race: TrainingRace, end: RaceEnd, number: int) -> Trained:
     one, rate = race.candidates[number], end.rates[number]
     curve = None if rate is None else race.curves[Training(number, rate)]
+    done = curve.minibatches if curve else 0
     seconds = [end.costs[number]] if number in end.costs else []
     if number in end.finalists:
         seconds = [final.cost for final in end.finals_of(number)]
     return Trained(
         name=one.found_by,
-        configuration=one.beside(Method()),
+        configuration=one.beside(_METHOD),
         rate=rate,
-        milliseconds=1e3 * curve.seconds / curve.minibatches if curve else None,
+        milliseconds=1e3 * curve.seconds / done if curve and done else None,
         minibatches=curve.minibatches_to(end.loss) if curve else None,
         seconds=tuple(seconds),
         ended=end.ended.get(number, ""),

@@ -34,10 +34,14 @@ from drlpp.schedule.weight_policies import SYNC
 from drlpp.specs.cluster import Cluster
 
 LOCAL_STEPS = (8, 16, 32, 64)
-"""Minibatches after which local SGD and DiLoCo average the weights: as many as links need."""
+"""Minibatches after which local SGD and DiLoCo average the weights: as many as links need, but
+more cost too many samples."""
 
 _AVERAGING = 0.2
 """They shall take at most this share of computing."""
+
+_SAMPLES = (8, 1.16), (64, 1.64)
+"""What averages after so many minibatches cost in samples to a loss (docs/results.md)."""
 
 _BLOCKS_GATHERED = 2
 """Whole blocks that FSDP holds: the one that is computed, and the next."""
@@ -90,9 +94,9 @@ WAYS = {
     "fsdp": WayOfTraining(
         "fully_shard", gathers=2, sums=1, shards=frozenset({_WEIGHTS, _GRADIENTS, _STATE})
     ),
-    "local-sgd": WayOfTraining("PostLocalSGDOptimizer", afterwards=2, local=True),
-    # The weights of the last average, and their momentum.
-    "diloco": WayOfTraining("torchft's DiLoCo", afterwards=2, local=True, copies=2),
+    # What is averaged; DiLoCo's weights of the last average, and their momentum.
+    "local-sgd": WayOfTraining("PostLocalSGDOptimizer", afterwards=2, local=True, copies=1),
+    "diloco": WayOfTraining("torchft's DiLoCo", afterwards=2, local=True, copies=3),
 }
 """By name, in the order of tables."""
 
@@ -120,6 +124,15 @@ class PredictedWay:
     waiting_share: float
     memory_bytes: float
     fits: bool
+
+    @property
+    def samples(self) -> float:
+        """How many times plain PyTorch's samples it takes to the same loss, roughly."""
+        if not self.way.local:
+            return 1.0
+        (least, of_least), (most, of_most) = _SAMPLES
+        share = math.log(self.every / least) / math.log(most / least)
+        return of_least + (of_most - of_least) * share
 
     @property
     def way(self) -> WayOfTraining:

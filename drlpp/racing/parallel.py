@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,8 +21,8 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 class ParallelLearner:
     """Trains the user's module on the same samples as the others.
 
-    Every rank has the whole minibatches of a stint before that begins, so that loading takes none
-    of its time, and groups, modules and optimizers are built anew for each, which does not count.
+    Every rank has the whole minibatches of a stint before that begins, which counts if it takes
+    longer than training; groups, modules and optimizers are built anew for each, which does not.
 
     Attributes:
         session, one, data, folder, optimizer, seed: as of
@@ -53,10 +54,15 @@ class ParallelLearner:
         if self._checkpoint.exists():
             saved = read_checkpoint(self._checkpoint)
             first, states, data_state = saved["done"], saved["states"], LoaderState(*saved["data"])
+        if first >= minibatches:
+            # It was killed before the race took note of the checkpoint.
+            return Stint(first, first, 0.0, None, None)
         self.data.load_state(data_state)
         epoch, position = divmod(first, self.data.minibatches)
         coming = self.data.minibatches_here(epoch + 1, position)
+        begin = time.perf_counter()
         read = list(islice(coming, minibatches - first))
+        loading = time.perf_counter() - begin
         ends = minibatches % self.data.minibatches == 0
         if ends:
             next(coming, None)
@@ -75,4 +81,4 @@ class ParallelLearner:
         module = initial_module(self.session.captured)
         module.load_state_dict(found.model)
         loss = held_out_loss(module, task, self.data, one.method)
-        return Stint(first, minibatches, found.seconds, loss, None)
+        return Stint(first, minibatches, max(found.seconds, loading), loss, None)

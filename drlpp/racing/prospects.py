@@ -55,8 +55,7 @@ def expected_seconds(grounds: Grounds, one: Contender) -> float:
     session, speeds = grounds.session, grounds.cluster.speeds
     if one.placement is None and one.way != "plain":
         found = predicted(grounds, one.way, one.processes)
-        # What averages of weights cost in samples, nobody knows.
-        return found.seconds_per_minibatch if found.fits else math.inf
+        return found.seconds_per_minibatch * found.samples if found.fits else math.inf
     operators = tuple(range(len(session.graph)))
     whole = Stage(operators=operators, accelerators=(speeds.index(max(speeds)),))
     candidate = one.candidate or Candidate(Placement(stages=(whole,)), one.method)
@@ -83,7 +82,8 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
     methods += [grounds.synchronous(kind.name, 1) for kind in kinds]
     found = [one for method in methods for one in pipelines(grounds, method)]
     workers = grounds.cluster.accelerators
-    if workers > 1 and grounds.batch_size % workers == 0:
+    divides = workers > 1 and grounds.batch_size % workers == 0
+    if divides and not grounds.method.skips_updates:
         found[:0] = [by_torch(grounds, way, workers) for way in LOCAL]
     if (data_parallel := _data_parallel(grounds)) is not None:
         found.insert(0, data_parallel)

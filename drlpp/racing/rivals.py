@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from drlpp.costs.profile import Profile
-from drlpp.costs.ways_of_training import PredictedWay, WaysOfTraining
+from drlpp.costs.ways_of_training import WAYS, PredictedWay, WaysOfTraining
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
@@ -184,6 +184,8 @@ def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
     workers = grounds.cluster.accelerators
     numbers = {1 << power for power in range(1, workers.bit_length())} | {workers}
     even = [n for n in sorted(numbers) if n > 1 and grounds.batch_size % n == 0]
+    if WAYS[way].local and grounds.method.skips_updates:
+        return  # A rank that skips an update alone would wait for an average for ever.
     if way in ("zero-1", "local-sgd"):
         even = [n for n in even[-1:] if way == _better_than_ddp(grounds, n)]
     for processes in even:
@@ -192,7 +194,7 @@ def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
 
 def by_torch(grounds: Grounds, way: ParallelWay, processes: int) -> Contender:
     """Return torch's own data parallelism, with averages as rare as links need."""
-    every = predicted(grounds, way, processes).every
+    every = max(predicted(grounds, way, processes).every // grounds.method.accumulate, 1)
     return Contender(found_by=way, method=grounds.method, way=way, processes=processes, every=every)
 
 

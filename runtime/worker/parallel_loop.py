@@ -201,17 +201,21 @@ class ParallelLoop(PlainLoop):
 
     @torch.no_grad()
     def whole(self) -> dict[str, Tensor]:
-        """Return the module's state, to which every rank adds its part, or of which it is the mean.
+        """Return the module's state, to which every rank adds its part; all ranks have to ask.
 
-        All ranks have to ask.
+        Between two averages it is the mean of theirs, which takes what an average takes.
         """
-        found = {}
-        for name, one in self.module.state_dict().items():
-            full = one.full_tensor() if isinstance(one, DTensor) else one
-            if WAYS[self._way].local and full.is_floating_point():
-                full = full / self._ranks
-                dist.all_reduce(full)
-            found[name] = full
+        found = {
+            name: one.full_tensor() if isinstance(one, DTensor) else one
+            for name, one in self.module.state_dict().items()
+        }
+        if any(one.step % one.period for one in self._averagers):
+            kept = {name: one for name, one in found.items() if one.is_floating_point()}
+            flat = torch.cat([one.flatten() for one in kept.values()]) / self._ranks
+            with self._resting():
+                dist.all_reduce(flat)
+            parts = flat.split([one.numel() for one in kept.values()])
+            found |= {n: part.view_as(kept[n]) for n, part in zip(kept, parts, strict=True)}
         return found
 
     def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
@@ -312,17 +316,23 @@ def train_parallel(
         loop = ParallelLoop(training, task, accelerator, speed, paced)
         if work.states:
             loop.load_state(work.states[dist.get_rank()])
-        minibatches = to_device(work.minibatches, accelerator.device)
+        minibatches = work.minibatches
+        if work.states is None:
+            # The same one each time.
+            minibatches = [to_device(minibatches[0], accelerator.device)] * len(minibatches)
         accelerator.reset_peak_memory()
+        dist.barrier()
         clock.mark()
         for left, minibatch in zip(count(1 - len(minibatches)), minibatches, strict=False):
             loop.step(*minibatch, last=work.ends and not left)
             clock.mark()
             tell(Working())
-        times = list(pairwise(clock.moments()))
         if work.states is not None:
-            kept = {"state": loop.state(), "model": loop.whole()}
-            write_tree(kept_in, to_device(kept, CPU))
+            state, model = loop.state(), loop.whole()
+            if WAYS[training.way].local:
+                clock.mark()
+            write_tree(kept_in, to_device({"state": state, "model": model}, CPU))
+        times = list(pairwise(clock.moments()))
     return RunResult(times, peak_memory_bytes=(loop.memory or accelerator).peak_memory_bytes())
 
 
@@ -361,7 +371,9 @@ def _interface_of(address: str) -> str | None:
 
 def _inner(optimizer: Optimizer) -> Optimizer:
     """Return what ZeRO-1 or local SGD have made an optimizer of several ranks of."""
-    return getattr(optimizer, "optim", optimizer)
+    if isinstance(optimizer, ZeroRedundancyOptimizer | PostLocalSGDOptimizer):
+        optimizer = optimizer.optim
+    return optimizer
 
 
 def _saved(optimizer: Optimizer) -> dict[str, Any]:

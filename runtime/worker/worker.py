@@ -171,7 +171,7 @@ class Worker:
         from drlpp.runtime.worker.parallel_loop import train_parallel
 
         self._release()
-        work = torch.load(self._folder / command.work_file, weights_only=False)
+        work = torch.load(self._folder / command.work_file, weights_only=False, mmap=True)
         member, kept_in = self._member(self._pace), self._folder / held_file(self._worker)
         accelerator, speed, tell = self._accelerator, self._spec.speed, self._channel.send
         try:

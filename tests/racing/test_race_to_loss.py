@@ -83,6 +83,8 @@ def test_torchs_own_data_parallelism_trains_in_pauses(
         learner = ParallelLearner(session, one, data(), folder, session.optimizer)
         stints = [learner.train_until(stop) for stop in stops]
         assert [(one.first, one.done) for one in stints] == [*pairwise((0, *stops))]
+        # As if the note of the last was lost.
+        assert learner.train_until(stops[-1]).first == stops[-1]
         return torch.load(folder / MODULE_CHECKPOINT)["model"], stints[-1].held_out_loss
 
     torch.testing.assert_close(trained(6, 12, 16), trained(12, 16), rtol=1e-5, atol=1e-7)
