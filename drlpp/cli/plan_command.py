@@ -276,7 +276,8 @@ class PlanReport:
         for one in self._best_ways:
             note = f"{one.passes} passes" if one.passes > 1 else ""
             if one.way.local:
-                note = f"weights averaged every {one.every} minibatches"
+                averaged = f"weights averaged every {one.every} minibatches"
+                note = f"{averaged}, about {one.samples:.1f}× the samples"
             seconds, held = one.seconds_per_minibatch, one.accelerators
             rows.append((not one.fits, seconds, one.name, held, one.memory_bytes, note))
         rows.sort(key=lambda row: row[:2])
@@ -298,7 +299,7 @@ class PlanReport:
         return Table(columns, cells)
 
     def _advice(self, verdict: str) -> Iterator[str]:
-        """Yield what links cost data parallelism, and which way of the same updates to take."""
+        """Yield what links cost data parallelism, and which way to take."""
         ratio, of_all = float(f"{self._ways.weights_ratio:.2g}"), self._ways.of_all()
         waits = ""
         if of_all is not None:

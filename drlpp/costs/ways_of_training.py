@@ -135,6 +135,11 @@ class PredictedWay:
         return of_least + (of_most - of_least) * share
 
     @property
+    def seconds_to_loss(self) -> float:
+        """Its seconds for as much progress as a minibatch of plain PyTorch makes."""
+        return self.seconds_per_minibatch * self.samples
+
+    @property
     def way(self) -> WayOfTraining:
         """What it is."""
         return WAYS[self.name]

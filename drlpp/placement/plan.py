@@ -84,16 +84,18 @@ class Plan:
 
     @property
     def verdict(self) -> str:
-        """Which way of the same updates to take, of this and ``ways``; for a plan of a graph."""
-        usable = [one for one in self.ways if one.fits and not one.way.local]
+        """Which way to take, of this and ``ways``; for a plan of a graph."""
+        usable = [one for one in self.ways if one.fits]
         if not usable:
-            return "no other way of the same updates fits into memory"
+            return "no other way fits into memory"
         assert self.graph is not None
         pipeline = self.placement.pipeline(self.graph)
-        other = min(usable, key=lambda one: one.seconds_per_minibatch)
+        other = min(usable, key=lambda one: one.seconds_to_loss)
         seconds = self.seconds_per_minibatch * samples_factor(pipeline, self.method)
-        faster = seconds / other.seconds_per_minibatch if other.seconds_per_minibatch else 1.0
+        faster = seconds / other.seconds_to_loss if other.seconds_to_loss else 1.0
         use, than = f"use {other.way.torch} ({other.name})", "faster to the same loss than"
+        if other.way.local:
+            use += f", weights averaged every {other.every} minibatches"
         if (together := self.method.minibatches_together(pipeline)) > 1:
             # What larger updates delay is not known.
             than = f"faster by the minibatch, with updates of {together}, than"

@@ -90,9 +90,9 @@ def map_of_ways(plan: Plan, problem: PlanningProblem, profile: Profile) -> tuple
         for row in _with(_MEMORY_RATIOS, own.memory_ratio):
             there = _scaled(limited, links, basis / row) if row else _scaled(problem, links, 1.0)
             ways = {
-                one.name: one.seconds_per_minibatch
+                one.name: one.seconds_to_loss
                 for one in ways_of_training(there, batch_size).best()
-                if one.fits and not one.way.local
+                if one.fits
             }
             found: dict[str, Candidate] = {}
             for name, seconds, played in pipelines:

@@ -152,7 +152,7 @@ def plan_or_way_out(
                 )
                 return found
         ways = ways_of_training(problem, space.batch_size or 1).best()
-        fits = [way for way in ways if way.fits and not way.way.local]
+        fits = [way for way in ways if way.fits]
         if not fits:
             raise
         best = min(fits, key=lambda way: way.seconds_per_minibatch)

@@ -120,7 +120,7 @@ class Contender(Record):
     @property
     def is_judged(self) -> bool:
         """Whether seconds tell how good it is."""
-        return self.samples > 0 and not self.averages_weights
+        return self.samples > 0
 
     @property
     def costs(self) -> tuple[float, ...]:

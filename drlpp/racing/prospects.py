@@ -55,7 +55,7 @@ def expected_seconds(grounds: Grounds, one: Contender) -> float:
     session, speeds = grounds.session, grounds.cluster.speeds
     if one.placement is None and one.way != "plain":
         found = predicted(grounds, one.way, one.processes)
-        return found.seconds_per_minibatch * found.samples if found.fits else math.inf
+        return found.seconds_to_loss if found.fits else math.inf
     operators = tuple(range(len(session.graph)))
     whole = Stage(operators=operators, accelerators=(speeds.index(max(speeds)),))
     candidate = one.candidate or Candidate(Placement(stages=(whole,)), one.method)

@@ -102,8 +102,13 @@ class Grounds:
 
     def weighed(self, one: Contender) -> Contender:
         """Return a contender with the samples that its seconds count times."""
-        if one.candidate is None or self.objective == "seconds":
+        if self.objective == "seconds":
             return one
+        if one.candidate is None:
+            if not one.averages_weights:
+                return one
+            samples = predicted(self, one.way, one.processes).samples
+            return one.model_copy(update={"samples": samples})
         samples = self.problem(one.method).per_second(one.candidate)
         return one.model_copy(update={"samples": samples if math.isfinite(samples) else 0.0})
 
@@ -194,8 +199,18 @@ def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
 
 def by_torch(grounds: Grounds, way: ParallelWay, processes: int) -> Contender:
     """Return torch's own data parallelism, with averages as rare as links need."""
-    every = max(predicted(grounds, way, processes).every // grounds.method.accumulate, 1)
-    return Contender(found_by=way, method=grounds.method, way=way, processes=processes, every=every)
+    found = predicted(grounds, way, processes)
+    every = max(found.every // grounds.method.accumulate, 1)
+    # By the minibatch nobody knows what averages are worth.
+    samples = 0.0 if found.way.local else 1.0
+    return Contender(
+        found_by=way,
+        method=grounds.method,
+        way=way,
+        processes=processes,
+        every=every,
+        samples=samples,
+    )
 
 
 def predicted(grounds: Grounds, way: str, processes: int) -> PredictedWay:
@@ -205,13 +220,11 @@ def predicted(grounds: Grounds, way: str, processes: int) -> PredictedWay:
 
 
 def _better_than_ddp(grounds: Grounds, processes: int) -> ParallelWay | None:
-    """Return ZeRO-1, which sends more, if DDP is too large; local SGD if it waits for its links.
-
-    That is if it takes longer than the fastest worker would alone.
-    """
-    ddp, alone = predicted(grounds, "ddp", processes), grounds.ways.plain
-    waits = ddp.seconds_per_minibatch > alone.seconds_per_minibatch
-    return "zero-1" if not ddp.fits else "local-sgd" if waits else None
+    """Return ZeRO-1, which sends more, if DDP is too large; local SGD if it is sooner at a loss."""
+    ddp, local = (predicted(grounds, way, processes) for way in ("ddp", "local-sgd"))
+    if not ddp.fits:
+        return "zero-1"
+    return "local-sgd" if local.seconds_to_loss < ddp.seconds_to_loss else None
 
 
 def _large_batch(grounds: Grounds) -> Iterator[Candidate]:

@@ -22,8 +22,9 @@ from drlpp.schedule.method import Method
 _LEAST_GAIN = 0.03
 
 _WEIGHED = (
-    "to a loss: milliseconds × the samples that late weights need in a table (docs/results.md, a "
-    "small decoder), not trained here as by --data; updates of several minibatches are not judged"
+    "to a loss: milliseconds × the samples that late or averaged weights need in a table "
+    "(docs/results.md, a small decoder), not trained here as by --data; updates of several "
+    "minibatches are not judged"
 )
 
 
