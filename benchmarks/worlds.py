@@ -59,6 +59,9 @@ _HOPELESS = 50
 """What is predicted to take so many times as long as plain PyTorch is not measured."""
 
 
+_ADAMW = OptimizerSpec.parse("adamw", lr=1e-3)
+
+
 class Case(Record):
     """A model in a world.
 
@@ -158,7 +161,12 @@ class World:
 
     @classmethod
     def of(
-        cls, model: str, world: str, repeats: int = 10, method: Method = DEFAULT_METHOD
+        cls,
+        model: str,
+        world: str,
+        repeats: int = 10,
+        optimizer: OptimizerSpec = _ADAMW,
+        method: Method = DEFAULT_METHOD,
     ) -> World:
         """Profile a model, and scale the links.
 
@@ -167,9 +175,8 @@ class World:
         """
         name, options = MODELS[model]
         captured = capture(ModelReference.named(name, "small", **options))
-        with _session(captured, None, method) as session:
+        with _session(captured, None, optimizer, method) as session:
             profile, here = session.profile(repeats)
-            optimizer = session.optimizer
         seconds = _predictions(profile, here, optimizer).plain.seconds_per_minibatch
         links = scaled_links(read_cluster(world), captured.graph.parameter_bytes, seconds)
         return cls(captured, profile, links.with_speeds(_SPEEDS), optimizer, method)
@@ -196,15 +203,18 @@ class World:
 
     def session(self) -> ClusterSession:
         """Start the emulated accelerators."""
-        return _session(self.captured, self.cluster, self.method)
+        return _session(self.captured, self.cluster, self.optimizer, self.method)
 
 
-def _session(captured: CapturedModel, links: Cluster | None, method: Method) -> ClusterSession:
+def _session(
+    captured: CapturedModel, links: Cluster | None, optimizer: OptimizerSpec, method: Method
+) -> ClusterSession:
     return ClusterSession(
         captured,
         len(_SPEEDS),
         speeds=_SPEEDS,
         links=links,
+        optimizer=optimizer,
         method=method,
         note=lambda _: None,
     )

@@ -15,20 +15,23 @@ from statistics import median
 
 from pandas import DataFrame
 
+from benchmarks.learning.study import spec_of
 from benchmarks.learning.tasks import library
 from benchmarks.study import Needs, Row, Study, this_machine
 from benchmarks.worlds import MODELS, PLAN_TO_LOSS, WORLDS, World
 from drlpp.io.documents import Record
 from drlpp.planners import Space
-from drlpp.racing.contenders import Contender
+from drlpp.racing.contenders import Contender, usual_method
 from drlpp.racing.prospects import LOCAL, usual_candidates, with_a_chance
 from drlpp.racing.rivals import Grounds, by_torch, without_equals
 from drlpp.racing.to_loss import RaceData, race_to_loss
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
-from drlpp.schedule.method import Method
+from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.data import Data, Samples
 
-_METHOD = Method(clip_norm=1.0)
+_POLICIES = {"adamw": "pipeoptim", "nadam": "stash"}
+"""Of each optimizer; NAdam's momentum of 0.99 looks ahead itself."""
+_CLIP = 1.0
 """As usual for text, and in the study of samples by which plans expect what lateness costs."""
 _LENGTH, _SEQUENCES = 32, 2400
 _DATA = {"decoder": ("benchmarks.worlds_to_loss:text", 1), "alexnet": ("digits", 3)}
@@ -43,10 +46,11 @@ def text(inputs: object = None) -> Data:
 
 
 class Case(Record):
-    """A model in a world, and how often finalists train."""
+    """A model in a world, its optimizer, and how often finalists train."""
 
     model: str
     world: str
+    optimizer: str = "adamw"
     finals: int = 3
 
 
@@ -105,7 +109,10 @@ class WorldsToLossStudy(Study[Case, RacedToLoss]):
         """Return every model in every world."""
         if short:
             return [Case(model="alexnet", world="a100-25gbit", finals=1)]
-        return [Case(model=m, world=w, finals=seeds or 3) for w in WORLDS for m in MODELS]
+        finals = seeds or 3
+        usual = [Case(model=m, world=w, finals=finals) for w in WORLDS for m in MODELS]
+        nadam = Case(model="decoder", world="a100-25gbit", optimizer="nadam", finals=finals)
+        return [*usual, nadam]
 
     def run(self, case: Case) -> RacedToLoss:
         """Profile, scale the links, plan, and race.
@@ -115,10 +122,12 @@ class WorldsToLossStudy(Study[Case, RacedToLoss]):
         """
         begin = time.perf_counter()
         os.environ["TORCH_COMPILE_DISABLE"] = "1"
-        world, (data, epochs) = World.of(case.model, case.world, method=_METHOD), _DATA[case.model]
+        method = choose_method(_POLICIES[case.optimizer], {"clip_norm": _CLIP})
+        optimizer, (data, epochs) = spec_of(case.optimizer, 0), _DATA[case.model]
+        world = World.of(case.model, case.world, optimizer=optimizer, method=method)
         plan = Contender.of(world.plans[PLAN_TO_LOSS].candidate, "plan")
         with world.session() as session, tempfile.TemporaryDirectory() as folder:
-            grounds = Grounds(session, world.profile, world.cluster, Space(_METHOD))
+            grounds = Grounds(session, world.profile, world.cluster, Space(method))
             named = [plan, *(by_torch(grounds, way, session.accelerators) for way in LOCAL)]
             chosen, left_out = with_a_chance(grounds, usual_candidates(grounds), named)
             course, end = race_to_loss(
@@ -163,7 +172,7 @@ def _trained(race: TrainingRace, end: RaceEnd, number: int) -> Trained:
         seconds = [final.cost for final in end.finals_of(number)]
     return Trained(
         name=one.found_by,
-        configuration=one.beside(_METHOD),
+        configuration=one.beside(usual_method(race.candidates)),
         rate=rate,
         milliseconds=1e3 * curve.seconds / done if curve and done else None,
         minibatches=curve.minibatches_to(end.loss) if curve else None,
@@ -175,7 +184,7 @@ def _trained(race: TrainingRace, end: RaceEnd, number: int) -> Trained:
 def _line(row: RacedToLoss, one: Trained) -> dict[str, str]:
     return {
         "world": row.case.world,
-        "model": row.case.model,
+        "model": f"{row.case.model}, {row.case.optimizer}",
         "R_w": f"{row.weights_ratio:.2f}",
         "way": one.name,
         "configuration": one.configuration,
