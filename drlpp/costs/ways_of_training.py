@@ -34,11 +34,7 @@ from drlpp.schedule.weight_policies import SYNC
 from drlpp.specs.cluster import Cluster
 
 LOCAL_STEPS = (8, 16, 32, 64)
-"""Minibatches after which local SGD and DiLoCo average the weights: as many as links need, but
-more cost too many samples."""
-
-_AVERAGING = 0.2
-"""They shall take at most this share of computing."""
+"""Minibatches after which local SGD and DiLoCo may average the weights."""
 
 _SAMPLES = (8, 1.16), (64, 1.64)
 """What averages after so many minibatches cost in samples to a loss (docs/results.md)."""
@@ -128,11 +124,7 @@ class PredictedWay:
     @property
     def samples(self) -> float:
         """How many times plain PyTorch's samples it takes to the same loss, roughly."""
-        if not self.way.local:
-            return 1.0
-        (least, of_least), (most, of_most) = _SAMPLES
-        share = math.log(self.every / least) / math.log(most / least)
-        return of_least + (of_most - of_least) * share
+        return _samples(self.every) if self.way.local else 1.0
 
     @property
     def seconds_to_loss(self) -> float:
@@ -243,8 +235,9 @@ class WaysOfTraining:
         seconds = summed + (passes - 1) * others + update
         computing = passes * computing + update
         behind_updates = way.afterwards * halves(float(work.parameter_bytes))
-        enough = (n for n in LOCAL_STEPS if behind_updates <= n * _AVERAGING * computing)
-        every = next(enough, LOCAL_STEPS[-1]) if way.local else 1
+        every = 1
+        if way.local:
+            every = min(LOCAL_STEPS, key=lambda n: (seconds + behind_updates / n) * _samples(n))
         seconds += behind_updates / every
         needed = self._memory_bytes(way, m, parts)
         limits = [self._cluster.memory_bytes[a] or math.inf for a in accelerators]
@@ -290,6 +283,12 @@ class WaysOfTraining:
         if _GRADIENTS in way.shards:
             total += block
         return total + float(work.kept_bytes + work.working_bytes) / parts
+
+
+def _samples(every: int) -> float:
+    """Return what averages after so many minibatches cost, on a straight line of the logarithm."""
+    (least, of_least), (most, of_most) = _SAMPLES
+    return of_least + (of_most - of_least) * math.log(every / least) / math.log(most / least)
 
 
 def _pass_seconds(

@@ -59,15 +59,15 @@ PLAIN_ONE = Contender(found_by=PLAIN, method=Method(), threads=1)
 
 
 def test_what_is_far_behind_does_not_train_but_what_was_asked_for_does(grounds: Grounds) -> None:
-    """A pipeline of four equal stages takes a quarter of the time, and 1.48 times the samples."""
+    """A pipeline of four equal stages takes a quarter of the time, and 1.77 times the samples."""
     assert expected_seconds(grounds, PLAIN_ONE) == pytest.approx(8, rel=0.01)
     whole, flushed, parts = split(4, Method()), split(2, SYNC), split(4, Method(microbatches=4))
-    assert expected_seconds(grounds, whole) == pytest.approx(2 * 1.48, rel=0.01)
+    assert expected_seconds(grounds, whole) == pytest.approx(2 * 1.77, rel=0.01)
     usual = [PLAIN_ONE, data_parallel(SYNC), whole, flushed, parts]
     trained, line = with_a_chance(grounds, usual)
-    assert trained == [PLAIN_ONE, data_parallel(SYNC), whole, parts]
+    assert trained == [PLAIN_ONE, data_parallel(SYNC), parts]
     assert line is not None
-    assert line.count("×") == 1
+    assert line.count("×") == 2
     assert f"even split {flushed.configuration}" in line
     # What is named takes room, and trains by both names.
     named = [flushed] * (MOST - 3)
@@ -97,9 +97,9 @@ def test_learning_rates_are_shared_by_what_is_as_late(grounds: Grounds) -> None:
 @pytest.mark.parametrize(
     ("seconds", "best"),
     [
-        # Samples at the best rate: 1.48, 1.20, 1.07 and 1.03.
+        # Samples at the best rate: 1.77, 1.20, 1.17 and 1.09.
         ({1: 1.0, 2: 1.1}, 2),
-        ({1: 1.0, 2: 1.3}, 1),
+        ({1: 1.0, 2: 1.5}, 1),
         ({1: 1.0, 2: 1.2, 8: 1.3}, 8),
         ({}, None),
     ],
