@@ -119,8 +119,8 @@ class Contender(Record):
 
     @property
     def is_judged(self) -> bool:
-        """Whether seconds tell how good it is."""
-        return self.samples > 0
+        """Whether seconds tell how good it is: of averages only if they are weighed by samples."""
+        return self.samples > self.averages_weights
 
     @property
     def costs(self) -> tuple[float, ...]:

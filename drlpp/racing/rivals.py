@@ -201,16 +201,7 @@ def by_torch(grounds: Grounds, way: ParallelWay, processes: int) -> Contender:
     """Return torch's own data parallelism, with averages as rare as links need."""
     found = predicted(grounds, way, processes)
     every = max(found.every // grounds.method.accumulate, 1)
-    # By the minibatch nobody knows what averages are worth.
-    samples = 0.0 if found.way.local else 1.0
-    return Contender(
-        found_by=way,
-        method=grounds.method,
-        way=way,
-        processes=processes,
-        every=every,
-        samples=samples,
-    )
+    return Contender(found_by=way, method=grounds.method, way=way, processes=processes, every=every)
 
 
 def predicted(grounds: Grounds, way: str, processes: int) -> PredictedWay:

@@ -220,10 +220,7 @@ def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
 def test_torchs_own_data_parallelism_may_win_and_averaging_is_not_judged(tmp_path: Path) -> None:
     ways: tuple[ParallelWay, ...] = ("local-sgd", "ddp", "fsdp")
     one = Contender(found_by="", every=8, processes=2, method=PIPELINE)
-    own = [
-        one.model_copy(update={"found_by": way, "way": way, "samples": float(way != "local-sgd")})
-        for way in ways
-    ]
+    own = [one.model_copy(update={"found_by": way, "way": way}) for way in ways]
     seconds = ALL_SECONDS | {"local-sgd": 0.1, "ddp": 0.9, "fsdp": 30.0}
     path, given = tmp_path / "comparison.json", {"contenders": [*OWN, *own], "heats": HEATS}
     comparison = compared(FakeSession(seconds), path, **given)  # type: ignore[arg-type]

@@ -25,7 +25,9 @@ from drlpp.racing.rivals import (
     PLAIN,
     RIVALS,
     Grounds,
+    by_torch,
     candidates_of,
+    predicted,
     without_equals,
 )
 from drlpp.runtime import ClusterSession
@@ -241,6 +243,9 @@ def test_to_a_loss_contenders_are_weighed_by_the_samples_that_they_need() -> Non
     assert grounds.weighed(straight) == straight
     weighed = replace(grounds, objective="loss")
     assert weighed.weighed(straight).samples == pytest.approx(samples_needed(3.0))
+    averaged = by_torch(weighed, "local-sgd", 4)
+    assert not grounds.weighed(averaged).is_judged
+    assert weighed.weighed(averaged).samples == predicted(weighed, "local-sgd", 4).samples > 1.1
     large, *_ = candidates_of(LARGE_BATCH, weighed)
     assert large.samples == 0.0
     assert {one.samples for one in candidates_of(GPIPE.name, weighed)} == {1.0}

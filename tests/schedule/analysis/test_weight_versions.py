@@ -252,7 +252,7 @@ FOUR = Pipeline.straight(1, 1, 1, 1)
 
 def test_how_late_gradients_are_is_said_with_its_cost() -> None:
     text = staleness_text(FOUR, Method(), 16) or ""
-    assert "on stages 0 to 3 come 3, 2, 1 and 0 updates, which takes about 1.5 times" in text
+    assert "on stages 0 to 3 come 3, 2, 1 and 0 updates, which takes about 1.8 times" in text
     assert text.endswith(
         "with microbatches=4 it would be one at most; with schedule=1f1b-flush none, as in plain "
         "PyTorch"
