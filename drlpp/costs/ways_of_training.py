@@ -36,7 +36,7 @@ from drlpp.specs.cluster import Cluster
 LOCAL_STEPS = (8, 16, 32, 64)
 """Minibatches after which local SGD and DiLoCo may average the weights."""
 
-_SAMPLES = (8, 1.16), (64, 1.64)
+_SAMPLES = (8, 1.16), (64, 1.6)
 """What averages after so many minibatches cost in samples to a loss (docs/results.md)."""
 
 _BLOCKS_GATHERED = 2
