@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from drlpp.models.task import Task
 from drlpp.runtime.device.devices import Backend, DeviceFacts
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import Method
@@ -23,6 +22,9 @@ from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.batches import Batch
 from drlpp.specs.cluster import DeviceChoice, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
+
+if TYPE_CHECKING:
+    from drlpp.models.task import Task
 
 Route = tuple[int, int]
 """A way from one worker to another."""

@@ -164,7 +164,7 @@ def test_of_each_kind_what_promises_the_loss_first_takes_part() -> None:
     deep, usual, shallow = (Method(in_flight_per_link=links) for links in (2, 1, 0))
     deepest, middle, fresh = (Candidate(two, method) for method in (deep, usual, shallow))
     single, workload = Candidate(one, Method()), Workload.of(chain(1.0, 1.0))
-    close = [(deepest, 1.0), (middle, 1.01), (fresh, 1.02), (single, 1.2)]
+    close = [(deepest, 1.0), (middle, 1.01), (fresh, 1.02), (single, 1.3)]
     assert worth_racing(close, workload) == [fresh, single]
     apart = [(deepest, 1.0), (middle, 2.0), (fresh, 3.0), (single, 1.2)]
     assert worth_racing(apart, workload) == [single, deepest]

@@ -182,7 +182,8 @@ def test_all_stages_at_once_are_what_each_is_by_itself(problem: PlanningProblem,
     in_flight = pipeline.in_flight(problem.memory.method.in_flight_per_link)
     for k, (stage, found) in enumerate(zip(stages, prediction.stages, strict=True)):
         work = workload.stage(stage.operators, last=k == last)
-        work = replace(work, tied_updates=placed.work.tied_updates[k])
+        working = placed.working_bytes[k]
+        work = replace(work, tied_updates=placed.work.tied_updates[k], working_bytes=working)
         others = [a for partner in partners[k] for a in stages[partner].accelerators]
         seconds = StageSeconds.of(work, Group.of(cluster, stage.accelerators, others))
         assert found.compute_seconds == pytest.approx(float(seconds.compute))

@@ -103,8 +103,9 @@ class Calibration:
         placement, method = candidate.placement, candidate.method
         workload, stages = self.workload.with_method(method), placement.stages
         minibatches, operators = measurement.minibatches, len(workload)
-        in_flight = method.in_flight(PlacedStages(workload, placement).pipeline)
         memory = replace(self.declared.memory, method=method)
+        placed = PlacedStages(workload, placement)
+        in_flight, of_stages = method.in_flight(placed.pipeline), placed.memory_bytes(memory)
         works = [
             workload.stage(stage.operators, last=index == len(stages) - 1)
             for index, stage in enumerate(stages)
@@ -117,12 +118,7 @@ class Calibration:
         for usage in measurement.workers:
             held = placement.stages_of(usage.worker)
             replicas = len(stages[held[0]].accelerators)
-            # Of a folded pipeline no more than a minibatch is in flight, as all of them flush.
-            parts = [1 if len(held) > 1 else in_flight[stage] for stage in held]
-            needed = sum(
-                float(memory.stage_bytes(works[stage], count, replicas, stage))
-                for stage, count in zip(held, parts, strict=True)
-            )
+            needed = float(of_stages[list(held)].sum())
             self._memory.append((needed, float(usage.peak_memory_bytes)))
             if usage.busy_seconds <= 0:
                 continue
