@@ -87,7 +87,7 @@ def test_what_the_agent_found_trains_in_turns_with_what_a_user_has(learnt: Learn
     agents = [one for one in learnt.race.candidates if AGENT in one.names]
     assert 1 <= len(agents) <= FINALISTS
     others = {name for contender in learnt.race.candidates for name in contender.names} - {AGENT}
-    assert {PLAIN, "data-parallel"} <= others
+    assert PLAIN in others
     # All of them were trained, the agent's too.
     trained = {run.candidate for run in learnt.race.runs if run.curve.minibatches}
     assert trained == set(range(len(learnt.race.candidates)))
@@ -271,4 +271,5 @@ def test_learning_weighs_samples_and_says_so(tmp_path: Path) -> None:
     assert by_name[PLAIN].samples == 1.0
     assert by_name["large-batch"].samples == 0.0
     late = [one for one in comparison.contenders if one.samples > 1]
-    assert all(one.placement and len(one.placement.stages) > 1 for one in late)
+    stages = [1 if one.placement is None else len(one.placement.stages) for one in late]
+    assert all(n > 1 or one.averages_weights for n, one in zip(stages, late, strict=True))
