@@ -23,7 +23,7 @@ _LEAST_GAIN = 0.03
 
 _WEIGHED = (
     "to a loss: milliseconds × the samples that late or averaged weights need in a table "
-    "(docs/results.md, a small decoder), not trained here as by --data; updates of several "
+    "(docs/results.md, small decoders), not trained here as by --data; updates of several "
     "minibatches are not judged"
 )
 
