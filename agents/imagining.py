@@ -116,7 +116,6 @@ class ImaginingPolicy:
     def __init__(self, graph: OpGraph, rollouts: int, seed: int) -> None:
         self._graph = graph
         self._rollouts = rollouts
-        self._seed = seed
         self._draw = Random(seed)
         self._gains, self._misses = _TRUST, 1
         self._purse = 0.0

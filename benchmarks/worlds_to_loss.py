@@ -103,7 +103,7 @@ class WorldsToLossStudy(Study[Case, RacedToLoss]):
     name = "worlds-to-loss"
     question = "Which way of training reaches a loss first where links are slow?"
     row = RacedToLoss
-    needs = Needs(quiet=True, hours=1.2)
+    needs = Needs(quiet=True, hours=2.5)
 
     def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
         """Return every model in every world."""

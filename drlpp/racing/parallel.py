@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
-from drlpp.racing.contenders import Contender
-from drlpp.racing.plain import MODULE_CHECKPOINT, held_out_loss, initial_module
+from drlpp.racing.plain import ModuleLearner, held_out_loss, initial_module
 from drlpp.runtime.ipc.protocol import ParallelTraining, ParallelWork
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
-from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.training_data import LoaderState, TrainingData
+from drlpp.runtime.training.training_data import LoaderState
 from drlpp.runtime.training.training_plan import Stint
-from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
-@dataclass
-class ParallelLearner:
-    """Trains the user's module on the same samples as the others.
+class ParallelLearner(ModuleLearner):
+    """Does so with torch's own data parallelism.
 
     Every rank has the whole minibatches of a stint before that begins, which counts if it takes
     longer than training; groups, modules and optimizers are built anew for each, which does not.
-
-    Attributes:
-        session, one, data, folder, optimizer, seed: as of
-            :class:`~drlpp.racing.plain.PlainLearner`.
     """
-
-    session: ClusterSession
-    one: Contender
-    data: TrainingData
-    folder: Path
-    optimizer: OptimizerSpec
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self._checkpoint = self.folder / MODULE_CHECKPOINT
-        self._data_state = self.data.state()
 
     def train_until(self, minibatches: int) -> Stint:
         """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.

@@ -111,12 +111,12 @@ def _measured(loop: PlainLoop, task: Task, minibatches: int) -> Measurement:
 
 
 @dataclass
-class PlainLearner:
+class ModuleLearner:
     """Trains the user's module on the same samples as the others; pauses between evaluations.
 
     Attributes:
         session: with the model and the device.
-        one: its method's precision, clipping and accumulation count, and the threads of torch.
+        one: how: its method's precision, clipping and accumulation count; threads, or processes.
         data: to train and evaluate on.
         folder: of the checkpoint.
         optimizer: with the learning rate.
@@ -133,6 +133,10 @@ class PlainLearner:
     def __post_init__(self) -> None:
         self._checkpoint = self.folder / MODULE_CHECKPOINT
         self._data_state = self.data.state()
+
+
+class PlainLearner(ModuleLearner):
+    """Does so with plain PyTorch, in this process."""
 
     def train_until(self, minibatches: int) -> Stint:
         """Train until so many minibatches are done in all, keep a checkpoint, and evaluate.
