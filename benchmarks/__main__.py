@@ -36,7 +36,6 @@ STUDIES = {
     "prediction": "benchmarks.prediction:STUDY",
     "compiled": "benchmarks.compiled:STUDY",
     "worlds": "benchmarks.worlds:STUDY",
-    "worlds-to-loss": "benchmarks.worlds_to_loss:STUDY",
     "gpu": "benchmarks.gpu:STUDY",
     "timings": "benchmarks.timings:STUDY",
 }

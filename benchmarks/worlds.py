@@ -1,99 +1,108 @@
 """What each way of training is worth where links are slow, live on emulated accelerators.
 
-Worlds are clusters known by name, whose ratio of links to computing four accelerators emulate
-that share the cores of this machine.
+torch's own ways are measured by the minibatch; then the default plan, other pipelines, and what a
+user has, PowerSGD, local SGD and DiLoCo among it, race to a loss (``drlpp.racing``). Nothing is
+compiled.
 """
 
 from __future__ import annotations
 
-import statistics
+import math
+import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pandas import DataFrame
 
+from benchmarks.learning.study import spec_of
+from benchmarks.learning.tasks import library
 from benchmarks.study import Needs, Row, Study, this_machine
-from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.costs.profile import Profile
-from drlpp.costs.ways_of_training import WaysOfTraining
+from benchmarks.world import MODELS, WORLDS, World
 from drlpp.io.documents import Record
-from drlpp.models.model_reference import ModelReference
-from drlpp.placement.measurement import FailedMeasurement
-from drlpp.placement.plan import Plan
-from drlpp.planners.map import ways_of_training
-from drlpp.planners.plan import plan
-from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.search import Vary
-from drlpp.racing.contenders import Contender
-from drlpp.racing.rivals import PLAIN, measure
-from drlpp.runtime import ClusterSession
+from drlpp.placement.measurement import Measurement
+from drlpp.planners import Space
+from drlpp.racing.contenders import Contender, usual_method
+from drlpp.racing.prospects import APPROXIMATE, expected_seconds, usual_candidates, with_a_chance
+from drlpp.racing.rivals import Grounds, by_torch, measure, predicted, without_equals
+from drlpp.racing.to_loss import RaceData, race_to_loss
+from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 from drlpp.runtime.ipc.protocol import ParallelWay
-from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
-from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.method_choice import choose_method
-from drlpp.schedule.weight_policies import SYNC
-from drlpp.specs.cluster import Cluster, Host, Link, read_cluster
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.data import Data, Samples
 
-MODELS: dict[str, tuple[str, dict[str, bool | int | float | str]]] = {
-    "decoder": ("gpt2", {"batch_size": 8, "vocabulary": 256, "hidden": 192, "dropout": 0.0}),
-    "alexnet": ("alexnet", {}),
-}
-WORLDS = ("a100-100gbit", "a100-25gbit", "a100-10gbit", "rtx4090-1gbit")
-_SPEEDS = (0.4, 0.4, 0.4, 0.4)
-_TOKENS = 8192
-"""Of a minibatch on each of the real accelerators."""
-
-_REAL_WEIGHTS = 1e9
-"""Of the model there; only latencies depend on it."""
-
-_PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-2", "fsdp", "local-sgd")
-PLANS = _PLAN, PLAN_TO_LOSS = "plan", "plan to a loss"
-_LONGEST_SECONDS = 4.0
-"""What is predicted to take longer is measured in fewer minibatches, and if one does, once."""
+_PARALLEL: tuple[ParallelWay, ...] = ("ddp", "ddp-bf16", "powersgd", "zero-2", "fsdp", "local-sgd")
+_MINIBATCHES, _LONGEST_SECONDS = 8, 4.0
+"""Of a measurement, at most."""
 
 _HOPELESS = 50
 """What is predicted to take so many times as long as plain PyTorch is not measured."""
 
+_POLICIES = {"adamw": "pipeoptim", "nadam": "stash"}
+"""Of each optimizer; NAdam's momentum of 0.99 looks ahead itself."""
+_CLIP = 1.0
+"""As usual for text, and in the study of samples by which plans expect what lateness costs."""
+_LENGTH, _SEQUENCES = 32, 2400
+_DATA = {"decoder": ("benchmarks.worlds:text", 1), "alexnet": ("digits", 3)}
+"""And epochs of plain PyTorch, whose loss is to be reached."""
 
-_ADAMW = OptimizerSpec.parse("adamw", lr=1e-3)
+
+def text(inputs: object = None) -> Data:
+    """Return the source of Python's library, as much as one epoch shall have."""
+    train, held_out = library(_LENGTH)
+    first = Samples(tuple(one[:_SEQUENCES] for one in train.inputs), train.targets[:_SEQUENCES])
+    return Data(first, held_out)
 
 
 class Case(Record):
-    """A model in a world.
+    """A model in a world, its optimizer, and how often finalists train.
 
-    Attributes:
-        model: its name in the table.
-        world: a cluster that is known by name.
-        minibatches: of a measurement, at most.
-        rounds: of measurements in turns.
+    One accelerator does not hold the model if R_m, the memory ratio, is 2: weights, gradients and
+    Adam's state alone are more.
     """
 
     model: str
     world: str
-    minibatches: int = 8
-    rounds: int = 2
+    optimizer: str = "adamw"
+    memory_ratio: float = 0.0
+    finals: int = 3
 
 
-class Way(Record):
-    """A way of training, with its predicted and measured seconds of a minibatch.
+class Measured(Record):
+    """One of torch's ways of training on all accelerators: seconds of a minibatch.
+
+    They are None where that is hopeless or failed.
+    """
+
+    way: str
+    predicted: float
+    seconds: float | None
+
+
+class Trained(Record):
+    """What came of a candidate.
 
     Attributes:
-        name: of the way.
-        configuration: replicas of stages, or processes.
-        predicted: seconds, by formula or simulated.
-        seconds: of each measurement; none if it failed.
-        failure: why it did.
+        name, configuration: of it.
+        expected: seconds to the loss, for each of plain PyTorch's minibatches, before any training.
+        rate: its best learning rate.
+        milliseconds: of a minibatch while it trained.
+        minibatches: to the loss in its first training; None if it did not reach it.
+        seconds: to the loss, of finalists in every final.
+        ended: why it did not reach it.
     """
 
     name: str
     configuration: str
-    predicted: float
-    seconds: tuple[float, ...] = ()
-    failure: str = ""
+    expected: float | None = None
+    rate: float | None
+    milliseconds: float | None
+    minibatches: float | None
+    seconds: tuple[float, ...]
+    ended: str = ""
 
 
 class Raced(Row):
@@ -102,235 +111,181 @@ class Raced(Row):
     Attributes:
         weights_ratio: R_w, seconds of sending all weights for each of a minibatch on one
             accelerator.
-        ways: of training; plans are the last.
+        plain_seconds: of a minibatch of plain PyTorch, predicted.
+        measured: torch's ways.
+        loss: that was to be reached.
+        trained: candidates, plain PyTorch, or what takes its place, first.
+        left_out: what was expected to be too slow to train.
+        said: the verdict's lines.
         took_seconds: of the case.
     """
 
     case: Case
     weights_ratio: float
-    ways: tuple[Way, ...]
+    plain_seconds: float
+    measured: tuple[Measured, ...]
+    loss: float
+    trained: tuple[Trained, ...]
+    left_out: str
+    said: str
     took_seconds: float
     machine: str
 
 
-def real_ratio(world: Cluster) -> float:
-    """Return R_w = F / (3·T·B) of a cluster.
-
-    Training computes 6 FLOPs for each weight and token, and a weight has two bytes: 2·W / B over
-    6·W·T / F, with F FLOP/s, T tokens and B bytes per second between hosts, whatever W is.
-    """
-    assert world.between_hosts is not None
-    flops = world.hosts[0].flops_per_second or 0.0
-    return flops / (3 * _TOKENS * world.between_hosts.bandwidth_bytes_per_second)
-
-
-def scaled_links(world: Cluster, weight_bytes: float, seconds: float) -> Cluster:
-    """Return hosts of one accelerator each, whose links are to a model what the world's are.
-
-    The bandwidth is bytes of the weights / (R_w · seconds of a minibatch of plain PyTorch on one
-    accelerator), with R_w of :func:`real_ratio`. A latency is the same share of a minibatch as the
-    world's is of one of 6·W·T / F seconds, W being a billion weights.
-    """
-    assert world.between_hosts is not None
-    flops = world.hosts[0].flops_per_second or 0.0
-    scale = seconds / (6 * _REAL_WEIGHTS * _TOKENS / flops)
-    link = Link(
-        bandwidth_bytes_per_second=weight_bytes / (real_ratio(world) * seconds),
-        latency_seconds=world.between_hosts.latency_seconds * scale,
-    )
-    host = Host(name="host", count=world.accelerators, accelerators=1)
-    return Cluster(hosts=(host,), within_host=link, between_hosts=link)
-
-
-@dataclass(frozen=True)
-class World:
-    """A model on emulated accelerators with the links of a world.
-
-    Attributes:
-        captured: the model.
-        profile: of it, on these accelerators.
-        cluster: these, with the world's links to scale.
-        optimizer, method: of the session.
-    """
-
-    captured: CapturedModel
-    profile: Profile
-    cluster: Cluster
-    optimizer: OptimizerSpec
-    method: Method
-
-    @classmethod
-    def of(
-        cls,
-        model: str,
-        world: str,
-        repeats: int = 10,
-        optimizer: OptimizerSpec = _ADAMW,
-        method: Method = DEFAULT_METHOD,
-    ) -> World:
-        """Profile a model, and scale the links.
-
-        Raises:
-            RunFailure: the profile cannot be taken.
-        """
-        name, options = MODELS[model]
-        captured = capture(ModelReference.named(name, "small", **options))
-        with _session(captured, None, optimizer, method) as session:
-            profile, here = session.profile(repeats)
-        seconds = _predictions(profile, here, optimizer).plain.seconds_per_minibatch
-        links = scaled_links(read_cluster(world), captured.graph.parameter_bytes, seconds)
-        return cls(captured, profile, links.with_speeds(_SPEEDS), optimizer, method)
-
-    @property
-    def predicted(self) -> WaysOfTraining:
-        """What torch's own ways of training are predicted to take."""
-        return _predictions(self.profile, self.cluster, self.optimizer)
-
-    def find(self, **options: Any) -> Plan:
-        """Plan for it."""
-        return plan(
-            self.captured,
-            profile=self.profile,
-            cluster=self.cluster,
-            optimizer=self.optimizer,
-            **{"method": self.method, **options},
-        )
-
-    @cached_property
-    def plans(self) -> dict[str, Plan]:
-        """The plan with the fastest minibatch, and the default one, to a loss."""
-        return {_PLAN: self.find(objective="seconds"), PLAN_TO_LOSS: self.find()}
-
-    def session(self) -> ClusterSession:
-        """Start the emulated accelerators."""
-        return _session(self.captured, self.cluster, self.optimizer, self.method)
-
-
-def _session(
-    captured: CapturedModel, links: Cluster | None, optimizer: OptimizerSpec, method: Method
-) -> ClusterSession:
-    return ClusterSession(
-        captured,
-        len(_SPEEDS),
-        speeds=_SPEEDS,
-        links=links,
-        optimizer=optimizer,
-        method=method,
-        note=lambda _: None,
-    )
-
-
 class WorldsStudy(Study[Case, Raced]):
-    """Plain PyTorch, torch's data parallelism, flushed 1F1B and plans, in turns."""
+    """The default plan against what a user has, to the same loss."""
 
     name = "worlds"
-    question = "What is each way of training worth where links are slow?"
+    question = "Which way of training reaches a loss first where links are slow?"
     row = Raced
-    needs = Needs(quiet=True, hours=0.3)
+    needs = Needs(quiet=True, hours=3)
 
     def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
         """Return every model in every world."""
         if short:
-            return [Case(model="alexnet", world="a100-100gbit", minibatches=2, rounds=1)]
-        rounds = seeds or 2
-        return [Case(model=m, world=world, rounds=rounds) for world in WORLDS for m in MODELS]
+            return [Case(model="alexnet", world="a100-25gbit", finals=1)]
+        finals = seeds or 3
+        usual = [Case(model=m, world=w, finals=finals) for w in WORLDS for m in MODELS]
+        others: list[dict[str, Any]] = [{"optimizer": "nadam"}, {"memory_ratio": 2.0}]
+        decoder = Case(model="decoder", world="a100-25gbit", finals=finals)
+        return [*usual, *(decoder.model_copy(update=other) for other in others)]
 
     def run(self, case: Case) -> Raced:
-        """Profile, scale the links, plan, and measure in turns.
+        """Profile, scale the links, plan, and race.
 
         Raises:
-            RunFailure: the profile cannot be taken.
+            RunFailure: the profile cannot be taken, or plain PyTorch does not train.
         """
         begin = time.perf_counter()
-        world = World.of(case.model, case.world, repeats=5 if case.rounds == 1 else 10)
-        predicted = world.predicted
-        flushed = choose_method(SYNC.name, {"schedule": FLUSHED_1F1B.name, "microbatches": 4})
-        in_microbatches = world.find(method=flushed, vary=frozenset({Vary.MICROBATCHES}))
-        planned = {FLUSHED_1F1B.name: in_microbatches, **world.plans}
-        every = range(len(_SPEEDS))
-        usual = Method()
-        contenders = [
-            (
-                Contender(found_by=PLAIN, method=usual, threads=1),
-                predicted.plain.seconds_per_minibatch,
-            ),
-            *(
-                (
-                    Contender(
-                        found_by=one.name,
-                        method=usual,
-                        way=way,
-                        processes=len(every),
-                        every=one.every,
-                    ),
-                    one.seconds_per_minibatch,
-                )
-                for way in _PARALLEL
-                if (one := predicted.of(way, every))
-            ),
-            *(
-                (Contender.of(one.candidate, title), one.seconds_per_minibatch)
-                for title, one in planned.items()
-            ),
-        ]
-        with world.session() as session:
-            ways = _measured(case, session, contenders)
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"
+        method = choose_method(_POLICIES[case.optimizer], {"clip_norm": _CLIP})
+        optimizer, (data, epochs) = spec_of(case.optimizer, 0), _DATA[case.model]
+        world = World.of(
+            case.model,
+            case.world,
+            optimizer=optimizer,
+            method=method,
+            memory_ratio=case.memory_ratio,
+        )
+        plan = Contender.of(world.plan().candidate, "plan")
+        with world.session() as session, tempfile.TemporaryDirectory() as folder:
+            grounds = Grounds(session, world.profile, world.cluster, Space(method))
+            plain = world.predicted.plain.seconds_per_minibatch
+            measured = tuple(_measured(grounds, way, _HOPELESS * plain) for way in _PARALLEL)
+            others = (by_torch(grounds, way, session.accelerators) for way in APPROXIMATE)
+            fitting = (one for one in others if math.isfinite(expected_seconds(grounds, one)))
+            named = [plan, *fitting]
+            chosen, left_out = with_a_chance(grounds, usual_candidates(grounds), named)
+            course, end = race_to_loss(
+                session,
+                without_equals([*chosen, *named], world.cluster),
+                RaceData(session.captured, data),
+                Path(folder),
+                epochs=epochs,
+                finals=case.finals,
+                rates=3,
+            )
+            expected = [expected_seconds(grounds, one) for one in course.race.candidates]
         return Raced(
             case=case,
-            weights_ratio=predicted.weights_ratio,
-            ways=ways,
+            weights_ratio=world.predicted.weights_ratio,
+            plain_seconds=plain,
+            measured=measured,
+            loss=end.loss,
+            trained=tuple(
+                _trained(course.race, end, number, seconds)
+                for number, seconds in enumerate(expected)
+            ),
+            left_out=left_out or "",
+            said="; ".join(end.lines()),
             took_seconds=time.perf_counter() - begin,
             machine=this_machine(),
         )
 
     def table(self, rows: Sequence[Raced]) -> Mapping[str, DataFrame]:
-        """Return milliseconds of a minibatch, and errors of predictions."""
+        """Return seconds to the loss, and what of them are milliseconds and what minibatches."""
+        lines = [(row, one) for row in rows for one in row.trained]
         return {
-            "A minibatch, measured (predicted), ms": DataFrame(map(_line, rows)),
+            "A minibatch, measured (predicted), ms": DataFrame(map(_ways, rows)),
+            "Seconds to the loss": DataFrame(_line(row, one) for row, one in lines),
+            "What was advised before any training, and what races said": DataFrame(
+                {**_world(row), **_advice(row), "said": row.said} for row in rows
+            ),
         }
 
 
-def _predictions(profile: Profile, cluster: Cluster, optimizer: OptimizerSpec) -> WaysOfTraining:
-    problem = PlanningProblem.profiled(profile, cluster, Method(), optimizer)
-    return ways_of_training(problem, profile.batch_size)
+def _measured(grounds: Grounds, way: ParallelWay, longest: float) -> Measured:
+    """Measure one in fewer minibatches the longer they take, and not at all beyond the longest."""
+    one = by_torch(grounds, way, grounds.cluster.accelerators)
+    expected = predicted(grounds, way, one.processes).seconds_per_minibatch
+    seconds = None
+    if expected <= longest:
+        minibatches = min(_MINIBATCHES, max(int(_LONGEST_SECONDS / expected), 1))
+        outcome = measure(grounds.session, one, minibatches)
+        if isinstance(outcome, Measurement):
+            seconds = outcome.seconds_per_minibatch
+    return Measured(way=way, predicted=expected, seconds=seconds)
 
 
-def _measured(
-    case: Case, session: ClusterSession, contenders: Sequence[tuple[Contender, float]]
-) -> tuple[Way, ...]:
-    ways = [
-        Way(
-            name=one.found_by,
-            configuration=one.beside(Method()),
-            predicted=cost,
-        )
-        for one, cost in contenders
-    ]
-    for number in range(case.rounds):
-        for place, (one, _) in enumerate(contenders):
-            way = ways[place]
-            possible = int(_LONGEST_SECONDS / way.predicted)
-            hopeless = way.predicted > _HOPELESS * ways[0].predicted
-            if way.failure or hopeless or (number and not possible):
-                continue
-            outcome = measure(session, one, min(case.minibatches, max(possible, 1)))
-            if isinstance(outcome, FailedMeasurement):
-                ways[place] = way.model_copy(update={"failure": outcome.reason, "seconds": ()})
-            else:
-                seconds = (*way.seconds, outcome.seconds_per_minibatch)
-                ways[place] = way.model_copy(update={"seconds": seconds})
-    return tuple(ways)
+def _trained(race: TrainingRace, end: RaceEnd, number: int, expected: float) -> Trained:
+    one, rate = race.candidates[number], end.rates[number]
+    curve = None if rate is None else race.curves[Training(number, rate)]
+    done = curve.minibatches if curve else 0
+    seconds = [end.costs[number]] if number in end.costs else []
+    if number in end.finalists:
+        seconds = [final.cost for final in end.finals_of(number)]
+    return Trained(
+        name=one.found_by,
+        configuration=one.beside(usual_method(race.candidates)),
+        expected=expected if math.isfinite(expected) else None,
+        rate=rate,
+        milliseconds=1e3 * curve.seconds / done if curve and done else None,
+        minibatches=curve.minibatches_to(end.loss) if curve else None,
+        seconds=tuple(seconds),
+        ended=end.ended.get(number, ""),
+    )
 
 
-def _line(row: Raced) -> dict[str, str]:
-    measured = {way.name: statistics.median(way.seconds) for way in row.ways if way.seconds}
-    line = {"world": row.case.world, "model": row.case.model, "R_w": f"{row.weights_ratio:.2f}"}
-    for way in row.ways:
-        took = f"{1e3 * measured[way.name]:.0f}" if way.name in measured else "–"
-        line[way.name] = f"{took} ({1e3 * way.predicted:.0f})"
-    rivals = [way for way in row.ways if way.seconds and way.name not in PLANS]
-    errors = [abs(way.predicted / measured[way.name] - 1) for way in rivals]
-    return line | {"rivals' error": f"{statistics.median(errors):.0%}" if errors else "–"}
+def _ways(row: Raced) -> dict[str, str]:
+    plain = f"({1e3 * row.plain_seconds:.0f})"
+    line = {**_world(row), "plain PyTorch": plain}
+    for one in row.measured:
+        took = f"{1e3 * one.seconds:.0f}" if one.seconds else "–"
+        line[one.way] = f"{took} ({1e3 * one.predicted:.0f})"
+    errors = [abs(one.predicted / one.seconds - 1) for one in row.measured if one.seconds]
+    return line | {"error": f"{median(errors):.0%}" if errors else "–"}
+
+
+def _world(row: Raced) -> dict[str, str]:
+    ratio = row.case.memory_ratio
+    return {
+        "world": row.case.world,
+        "model": f"{row.case.model}, {row.case.optimizer}",
+        "R_w": f"{row.weights_ratio:.2f}",
+        "R_m": f"{ratio:g}" if ratio else "no limit",
+    }
+
+
+def _advice(row: Raced) -> dict[str, str]:
+    """Return what was expected to be first, and its seconds over those of what was."""
+    first = min(row.trained, key=lambda one: one.expected or math.inf)
+    best = min(median(one.seconds) for one in row.trained if one.seconds)
+    over = f"{median(first.seconds) / best:.2f}" if first.seconds else "not reached"
+    return {"advised": f"{first.name}, {first.configuration}", "over the first": over}
+
+
+def _line(row: Raced, one: Trained) -> dict[str, str]:
+    reference = row.trained[0].minibatches
+    return {
+        **_world(row),
+        "way": one.name,
+        "configuration": one.configuration,
+        "rate": f"{one.rate:.2g}" if one.rate else "–",
+        "ms": f"{one.milliseconds:.0f}" if one.milliseconds else "–",
+        "minibatches": f"{one.minibatches:.0f}" if one.minibatches else one.ended,
+        "s": f"{median(one.seconds):.1f}" if one.seconds else "–",
+        "expected": f"{one.expected * reference:.1f}" if one.expected and reference else "–",
+    }
 
 
 STUDY = WorldsStudy()

@@ -121,7 +121,7 @@ def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
     # What several found is one contender, with the names of all.
     names = [name for contender in comparison.contenders for name in contender.names]
     # Memory is not short here; links may be, for so small a model.
-    assert {*names, "local-sgd"} == {"guided", *RIVALS} - {"zero-1"}
+    assert {*names, "local-sgd", "powersgd"} == {"guided", *RIVALS} - {"zero-1"}
     finalists = [one for one in comparison.contenders if "guided" in one.names]
     assert 1 <= len(finalists) <= 2
     known = [json.loads(line) for line in measured(out)]

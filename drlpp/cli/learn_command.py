@@ -50,6 +50,7 @@ from drlpp.report.tables import describe_comparison
 from drlpp.runtime import ClusterSession, load_or_measure_profile
 from drlpp.schedule.analysis.staleness import samples_factor, usual_staleness
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 def learn(given: Learn) -> dict[str, Any]:
@@ -314,7 +315,8 @@ class LearningJob:
             (self.candidate(candidate), outcome.seconds_per_minibatch)
             for candidate, outcome in self.memory.fastest(self.memory.distinct)
         )
-        worthy = worth_racing(measured, Workload.of(self.profile))[: self.given.measuring.finalists]
+        workload, optimizer = Workload.of(self.profile), self.session.optimizer
+        worthy = worth_racing(measured, workload, optimizer)[: self.given.measuring.finalists]
         named = [Contender.of(candidate, self.agent) for candidate in worthy]
         folder = self.out / "race"
         folder.mkdir(exist_ok=True)
@@ -323,7 +325,9 @@ class LearningJob:
 
 
 def worth_racing(
-    measured: Iterable[tuple[Candidate, float]], workload: Workload
+    measured: Iterable[tuple[Candidate, float]],
+    workload: Workload,
+    optimizer: OptimizerSpec | None = None,
 ) -> list[Candidate]:
     """Return the best of each kind, by seconds times the samples that late gradients cost.
 
@@ -333,11 +337,12 @@ def worth_racing(
     Args:
         measured: candidates of the workload's operators, and their seconds per minibatch.
         workload: of the model.
+        optimizer: which may tolerate lateness.
     """
     costs: dict[Candidate, float] = {}
     for candidate, seconds in measured:
         pipeline = PlacedStages(workload, candidate.placement).pipeline
-        costs[candidate] = seconds * samples_factor(pipeline, candidate.method)
+        costs[candidate] = seconds * samples_factor(pipeline, candidate.method, optimizer)
     best: dict[object, Candidate] = {}
     for candidate in sorted(costs, key=costs.__getitem__):
         placement, method = candidate.placement, candidate.method

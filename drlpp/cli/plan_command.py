@@ -210,8 +210,10 @@ class PlanReport:
         self._ways, self._best_ways = ways, ways.best()
         self._prediction = problem.predict(plan.placement)
         placed = PlacedStages(problem.workload, plan.placement)
-        self._staleness = staleness_text(placed.pipeline, plan.method, profile.batch_size)
-        self._samples = samples_factor(placed.pipeline, plan.method)
+        self._staleness = staleness_text(
+            placed.pipeline, plan.method, profile.batch_size, problem.optimizer
+        )
+        self._samples = samples_factor(placed.pipeline, plan.method, problem.optimizer)
         self._together = plan.method.minibatches_together(placed.pipeline)
         stages = zip(plan.placement.stages, self._prediction.stages, strict=True)
         self._stages = [
@@ -275,9 +277,9 @@ class PlanReport:
         rows = [(False, here, "this plan", held, memory, ", ".join(notes))]
         for one in self._best_ways:
             note = f"{one.passes} passes" if one.passes > 1 else ""
-            if one.way.local:
-                averaged = f"weights averaged every {one.every} minibatches"
-                note = f"{averaged}, about {one.samples:.1f}× the samples"
+            if one.way.approximates:
+                averaged = f"weights averaged every {one.every} minibatches, " * one.way.local
+                note = f"{averaged}about {one.samples:.1f}× the samples"
             seconds, held = one.seconds_per_minibatch, one.accelerators
             rows.append((not one.fits, seconds, one.name, held, one.memory_bytes, note))
         rows.sort(key=lambda row: row[:2])

@@ -39,6 +39,8 @@ LOCAL_STEPS = (8, 16, 32, 64)
 _SAMPLES = (8, 1.16), (64, 1.6)
 """What averages after so many minibatches cost in samples to a loss (docs/results.md)."""
 
+_POWERSGD_LOSES = 0.1
+
 _BLOCKS_GATHERED = 2
 """Whole blocks that FSDP holds: the one that is computed, and the next."""
 
@@ -51,11 +53,13 @@ class WayOfTraining:
         torch: what torch calls it.
         gathers: how often a pass gathers the weights: before forwards, and again before backwards.
         sums: halves of an all-reduce that a block's gradients take: 1 is a reduce-scatter.
-        compression: bytes of a gradient that are sent, of one that is not compressed.
+        compression: bytes of a gradient that are sent, of one that is not compressed; of PowerSGD
+            about what matrices of a few hundred rows have.
         afterwards: likewise halves of an all-reduce of all weights behind an update.
-        local: whether these follow one of many updates only: gradients are not summed, so updates
-            are not those of plain PyTorch.
+        local: whether these follow one of many updates only: gradients are not summed.
         copies: of the weights that it keeps besides.
+        loses: samples that it takes to a loss beyond plain PyTorch's, for each of these; of local
+            ways as averages are rare.
         shards: of weights, gradients and optimizer state, which each accelerator has a part of.
     """
 
@@ -66,7 +70,13 @@ class WayOfTraining:
     afterwards: float = 0.0
     local: bool = False
     copies: int = 0
+    loses: float = 0.0
     shards: frozenset[str] = frozenset()
+
+    @property
+    def approximates(self) -> bool:
+        """Whether its updates are not those of plain PyTorch: only a loss tells how good it is."""
+        return self.local or self.loses > 0
 
 
 _WEIGHTS, _GRADIENTS, _STATE = "weights", "gradients", "state"
@@ -77,6 +87,14 @@ WAYS = {
     "ddp": WayOfTraining("DistributedDataParallel", sums=2),
     "ddp-bf16": WayOfTraining(
         "DistributedDataParallel with bf16_compress_hook", sums=2, compression=0.5
+    ),
+    # What compression has lost so far, and a gradient before it was compressed.
+    "powersgd": WayOfTraining(
+        "DistributedDataParallel with powerSGD_hook",
+        sums=2,
+        compression=1 / 32,
+        copies=2,
+        loses=_POWERSGD_LOSES,
     ),
     "zero-1": WayOfTraining(
         "ZeroRedundancyOptimizer", sums=2, afterwards=1, shards=frozenset({_STATE})
@@ -124,7 +142,7 @@ class PredictedWay:
     @property
     def samples(self) -> float:
         """How many times plain PyTorch's samples it takes to the same loss, roughly."""
-        return _samples(self.every) if self.way.local else 1.0
+        return _samples(self.every) if self.way.local else 1 + self.way.loses
 
     @property
     def seconds_to_loss(self) -> float:

@@ -91,7 +91,7 @@ class Plan:
         assert self.graph is not None
         pipeline = self.placement.pipeline(self.graph)
         other = min(usable, key=lambda one: one.seconds_to_loss)
-        seconds = self.seconds_per_minibatch * samples_factor(pipeline, self.method)
+        seconds = self.seconds_per_minibatch * samples_factor(pipeline, self.method, self.optimizer)
         faster = seconds / other.seconds_to_loss if other.seconds_to_loss else 1.0
         use, than = f"use {other.way.torch} ({other.name})", "faster to the same loss than"
         if other.way.local:

@@ -156,5 +156,7 @@ def _pipelines(
                 ExecutionPlan(Candidate(placement, method), played.pipeline)
                 if method.minibatches_together(played.pipeline) > 1:
                     continue
-                seconds = played.seconds_per_minibatch * samples_factor(played.pipeline, method)
+                seconds = played.seconds_per_minibatch * samples_factor(
+                    played.pipeline, method, problem.optimizer
+                )
                 yield FLUSHED if method.flushes else PIPELINE, seconds, played

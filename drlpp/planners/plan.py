@@ -211,6 +211,7 @@ def planning_problem(
         else MemoryModel.of(method, optimizer),
         seed=seed,
         objective=objective,
+        optimizer=optimizer,
     )
     return problem, costs, captured
 

@@ -52,6 +52,7 @@ class PlanningProblem:
         objective: what the search minimises for a minibatch: ``seconds``, the ``dollars`` that the
             accelerators of the placement cost meanwhile, or the seconds to a ``loss``, times the
             samples that late weights need for each of plain PyTorch's.
+        optimizer: which may tolerate lateness; None counts as AdamW.
     """
 
     workload: Workload
@@ -60,6 +61,7 @@ class PlanningProblem:
     memory: MemoryModel = DEFAULT_MEMORY
     seed: int = 0
     objective: str = "seconds"
+    optimizer: OptimizerSpec | None = None
 
     def __post_init__(self) -> None:
         if self.objective == "dollars" and None in self.cluster.prices:
@@ -79,8 +81,9 @@ class PlanningProblem:
             return sum(prices[one] or 0.0 for one in candidate.placement.accelerators) / 3600
         if self.objective == "loss":
             pipeline = (placed or PlacedStages(self.workload, candidate.placement)).pipeline
-            together = candidate.method.minibatches_together(pipeline) > 1
-            return math.inf if together else samples_factor(pipeline, candidate.method)
+            if candidate.method.minibatches_together(pipeline) > 1:
+                return math.inf
+            return samples_factor(pipeline, candidate.method, self.optimizer)
         return 1.0
 
     @classmethod
@@ -89,7 +92,8 @@ class PlanningProblem:
     ) -> PlanningProblem:
         """Return the problem of a profile on a cluster, with the memory of a method."""
         memory = MemoryModel.of(method, optimizer)
-        return cls(Workload.of(profile, method), cluster, memory=memory)
+        workload = Workload.of(profile, method)
+        return cls(workload, cluster, memory=memory, optimizer=optimizer)
 
     def predict(self, placement: Placement) -> Prediction:
         """Predict what a placement costs by this problem's rule."""

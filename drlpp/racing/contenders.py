@@ -31,6 +31,7 @@ class Contender(Record):
         processes: of data parallelism, on the fastest workers.
         every: so many updates its weights are averaged, if only then.
         threads: of plain PyTorch; None where it computes on a GPU.
+        passes: of plain PyTorch for a minibatch: with more than one, gradients accumulate.
         samples: that late weights need to a loss, for each of plain PyTorch's, where a race weighs
             them; 0 if that is not known, since updates are others.
         measurements: one for each round so far.
@@ -44,6 +45,7 @@ class Contender(Record):
     processes: int = 1
     every: int = 1
     threads: int | None = None
+    passes: int = 1
     samples: float = 1.0
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
@@ -64,9 +66,14 @@ class Contender(Record):
         return self.placement is None and self.way == "plain"
 
     @property
-    def averages_weights(self) -> bool:
-        """Whether it makes other updates than all others: only a loss tells how good they are."""
-        return self.placement is None and WAYS[self.way].local
+    def approximates(self) -> bool:
+        """Whether torch makes other updates than plain PyTorch's: only a loss tells how good."""
+        return self.placement is None and WAYS[self.way].approximates
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is what others have to beat: torch, with plain PyTorch's updates."""
+        return self.placement is None and not self.approximates
 
     @property
     def handicap(self) -> float:
@@ -84,11 +91,13 @@ class Contender(Record):
         """Replicas per stage and microbatches, or the processes or threads of PyTorch."""
         if self.is_plain:
             count = self.threads
-            return "one GPU" if count is None else f"{count} thread{'s' * (count > 1)}"
+            told = "one GPU" if count is None else f"{count} thread{'s' * (count > 1)}"
+            return told + f", in {self.passes} passes" * (self.passes > 1)
         if self.placement is None:
             every = self.every * self.method.accumulate
-            averaged = f", weights averaged every {every} minibatches"
-            return f"{self.processes} processes" + averaged * self.averages_weights
+            averaged = f", weights averaged every {every} minibatches" * WAYS[self.way].local
+            halved = ", gradients sent in bfloat16" * (self.way == "ddp-bf16")
+            return f"{self.processes} processes{averaged}{halved}"
         if not self.method.flushes and self.method.microbatches == 1:
             return self.placement.configuration
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
@@ -119,8 +128,8 @@ class Contender(Record):
 
     @property
     def is_judged(self) -> bool:
-        """Whether seconds tell how good it is: of averages only if they are weighed by samples."""
-        return self.samples > self.averages_weights
+        """Whether seconds tell how good it is: of other updates only if they are weighed."""
+        return self.samples > self.approximates
 
     @property
     def costs(self) -> tuple[float, ...]:
@@ -138,7 +147,7 @@ class Contender(Record):
         candidate = self.candidate
         if candidate:
             return as_it_runs(candidate)
-        return self.way, self.processes, self.every, self.threads, self.method
+        return self.way, self.processes, self.every, self.threads, self.passes, self.method
 
     @property
     def simplicity(self) -> tuple[bool, int, bool, int, int]:
@@ -194,8 +203,8 @@ def as_it_runs(candidate: Candidate) -> Candidate:
 
 
 def usual_method(contenders: Iterable[Contender]) -> Method:
-    """Return the method that was asked for, which plain PyTorch has too; without it the default."""
-    return next((c.method for c in contenders if c.is_plain), Method())
+    """Return the method that was asked for, which what is usual has too; else the default."""
+    return next((c.method for c in contenders if c.is_usual), Method())
 
 
 def compiled_as_plain(

@@ -5,9 +5,10 @@
    fail, less, up to twice. A candidate whose gradients are as late as another's takes its rate.
 2. **Halving.** With its best rate each continues; the time doubles, and after each doubling the
    half with the higher held-out loss ends, until one reaches the loss. The others train to the end
-   of that time, and no longer: what has not reached it by then cannot win. Plain PyTorch alone
-   trains until it has reached the loss itself, or the limit: it is what a user has already.
-3. **Final.** The first two and plain PyTorch train from the beginning again, with other orders of
+   of that time, and no longer: what has not reached it by then cannot win. The first candidate,
+   plain PyTorch, alone trains until it has reached the loss itself, or the limit: it is what a user
+   has already.
+3. **Final.** The first two and that one train from the beginning again, with other orders of
    the samples, in turns. What a race says of faster and slower rests on these alone: the trainings
    before have chosen what takes part, and with which rate.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 
 from drlpp.errors import RunFailure
 from drlpp.io.progress_lines import clock_text
-from drlpp.racing.training_race import PLAIN_NUMBER, Curve, Final, RaceEnd, Training, TrainingRace
+from drlpp.racing.training_race import USUAL, Curve, Final, RaceEnd, Training, TrainingRace
 
 _SEARCHED_EVALUATIONS = 3
 """A learning rate is tried until this many evaluations."""
@@ -30,7 +31,7 @@ _LONGEST_FINAL = 3.0
 """In the final a candidate trains no longer than this many times what it took in the halving."""
 
 _LIMIT = 5.0
-"""No candidate trains longer than this many times what plain PyTorch takes to the loss it sets."""
+"""No candidate trains longer than this many times what the first takes to the loss it sets."""
 
 _USUAL_LIMIT_SECONDS = 600.0
 
@@ -45,7 +46,7 @@ What was trained before is not trained again.
 class Halving:
     """A race that is run to its end: with the same curves it always ends the same way.
 
-    Without a target, plain PyTorch, the first candidate, sets the loss to be reached.
+    Without a target the first candidate sets the loss to be reached.
 
     Args:
         race: what is raced; its runs are not looked at.
@@ -54,7 +55,7 @@ class Halving:
         forget: called with a training that will not continue.
 
     Raises:
-        RunFailure: plain PyTorch fails, and has to set the loss.
+        RunFailure: the first candidate fails, and has to set the loss.
     """
 
     race: TrainingRace
@@ -95,25 +96,25 @@ class Halving:
         race = self.race
         if race.target_loss is not None:
             return RaceEnd(race, race.target_loss, race.limit_seconds or _USUAL_LIMIT_SECONDS)
-        self.on_step("learning rates: plain PyTorch")
-        rate = self._best_rate(PLAIN_NUMBER, forget=False)
+        self.on_step(f"learning rates: {race.usual}")
+        rate = self._best_rate(USUAL, forget=False)
         if rate is None:
             raise RunFailure(
-                "plain PyTorch, which would set the loss to be reached, cannot train the model: "
-                f"{self._failure(PLAIN_NUMBER)}; give --target-loss (target_loss)"
+                f"{race.usual}, which would set the loss to be reached, cannot train the model: "
+                f"{self._failure(USUAL)}; give --target-loss (target_loss)"
             )
         epochs = f"{race.epochs} epoch{'s' * (race.epochs > 1)}"
-        self.on_step(f"the loss that plain PyTorch reaches in {epochs}")
+        self.on_step(f"the loss that {race.usual} reaches in {epochs}")
         wanted = race.epochs * race.minibatches
-        curve = self._trained(Training(PLAIN_NUMBER, rate), wanted)
+        curve = self._trained(Training(USUAL, rate), wanted)
         point = curve.after(wanted)
         if point is None or point.loss is None:
-            raise RunFailure(f"plain PyTorch, which sets the loss, failed: {curve.failure}")
+            raise RunFailure(f"{race.usual}, which sets the loss, failed: {curve.failure}")
         self._seconds_to_goal = point.seconds
         return RaceEnd(race, point.loss, race.limit_seconds or _LIMIT * point.seconds)
 
     def _left(self, trainings: float) -> str:
-        """Return how much time so many trainings take, as far as plain PyTorch has told it."""
+        """Return how much time so many trainings take, as far as the first has told it."""
         if self._seconds_to_goal is None:
             return ""
         return f", about {clock_text(trainings * self._seconds_to_goal)} of training left"
@@ -189,13 +190,13 @@ class Halving:
                 break
             ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
             for candidate in ranked[max(-(-len(ranked) // 2), 2) :]:
-                if candidate != PLAIN_NUMBER:
+                if candidate != USUAL:
                     running.remove(candidate)
                     loss = curves[candidate].loss_at(seconds)
                     why = curves[candidate].failure or f"{loss:.4g}"
                     ended[candidate] = f"{why} after {seconds:.3g} s"
-        if PLAIN_NUMBER in chosen:
-            curves[PLAIN_NUMBER] = self.train(chosen[PLAIN_NUMBER], self._enough(limit))
+        if USUAL in chosen:
+            curves[USUAL] = self.train(chosen[USUAL], self._enough(limit))
         for candidate in running:
             curve = curves[candidate]
             cost = self._cost(curve)
@@ -206,10 +207,10 @@ class Halving:
         return {candidate: curves[candidate] for candidate in running}
 
     def _final(self, chosen: dict[int, Training], curves: dict[int, Curve]) -> None:
-        """Train the first two and plain PyTorch again, with other orders of the samples."""
+        """Train the first two and the usual one again, with other orders of the samples."""
         end, count = self.end, self.race.finals
         ranked = sorted(end.costs, key=lambda c: (end.costs[c], c))
-        finalists = ranked[:2] + [c for c in ranked[2:] if c == PLAIN_NUMBER]
+        finalists = ranked[:2] + [c for c in ranked[2:] if c == USUAL]
         end.finalists, end.finals = finalists, {candidate: [] for candidate in finalists}
         if len(ranked) < 2:
             return
@@ -234,7 +235,7 @@ def replay(race: TrainingRace) -> RaceEnd | None:
     """Return how a race in a file ended; None if it has not.
 
     Raises:
-        RunFailure: plain PyTorch has failed, and had to set the loss.
+        RunFailure: the first candidate has failed, and had to set the loss.
     """
     curves = race.curves
 

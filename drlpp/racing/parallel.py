@@ -16,7 +16,8 @@ class ParallelLearner(ModuleLearner):
     """Does so with torch's own data parallelism.
 
     Every rank has the whole minibatches of a stint before that begins, which counts if it takes
-    longer than training; groups, modules and optimizers are built anew for each, which does not.
+    longer than training; groups, modules and optimizers are built anew for each, and one minibatch
+    warms up, which does not.
     """
 
     def train_until(self, minibatches: int) -> Stint:

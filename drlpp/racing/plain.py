@@ -68,7 +68,7 @@ def _computing(
             torch.default_generator.manual_seed(seed)
             task = session.captured.task_with_loss
             task = task._replace(module=initial_module(session.captured))
-            yield PlainLoop(task, one.method, optimizer, accelerator, speed)
+            yield PlainLoop(task, one.method, optimizer, accelerator, speed, passes=one.passes)
     finally:
         torch.set_num_threads(before)
         # Whatever runs next needs the memory.

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Sequence
 
 from drlpp.errors import InvalidInput
-from drlpp.placement.candidate import Candidate
-from drlpp.placement.placement import Placement, Stage
 from drlpp.racing.contenders import Contender
 from drlpp.racing.rivals import (
     DATA_PARALLEL,
@@ -39,7 +37,7 @@ from drlpp.schedule.weight_policies import PIPEOPTIM
 MOST = 6
 """How many train, unless a user names more."""
 
-LOCAL: tuple[ParallelWay, ...] = ("local-sgd", DILOCO)
+APPROXIMATE: tuple[ParallelWay, ...] = ("powersgd", "local-sgd", DILOCO)
 """Ways whose updates are not those of plain PyTorch."""
 
 _BEHIND = 1.5
@@ -49,30 +47,30 @@ _BEHIND = 1.5
 def expected_seconds(grounds: Grounds, one: Contender) -> float:
     """Return seconds for as much progress as a minibatch of plain PyTorch makes, roughly.
 
-    Infinite is what cannot be run, or does not fit in memory. Plain PyTorch counts as one stage on
-    one worker.
+    Infinite is what cannot be run, or does not fit in memory.
     """
-    session, speeds = grounds.session, grounds.cluster.speeds
-    if one.placement is None and one.way != "plain":
-        found = predicted(grounds, one.way, one.processes)
+    if one.candidate is None:
+        found = predicted(grounds, one.way, one.processes, one.passes)
         return found.seconds_to_loss if found.fits else math.inf
-    operators = tuple(range(len(session.graph)))
-    whole = Stage(operators=operators, accelerators=(speeds.index(max(speeds)),))
-    candidate = one.candidate or Candidate(Placement(stages=(whole,)), one.method)
     try:
-        plan = session.plan(candidate)
+        plan = grounds.session.plan(one.candidate)
     except InvalidInput:
         return math.inf
-    too_large, seconds = grounds.seconds(candidate)
-    return math.inf if too_large else seconds * samples_factor(plan.pipeline, plan.method)
+    too_large, seconds = grounds.seconds(one.candidate)
+    return (
+        math.inf
+        if too_large
+        else seconds * samples_factor(plan.pipeline, plan.method, grounds.session.optimizer)
+    )
 
 
 def usual_candidates(grounds: Grounds) -> list[Contender]:
     """Return what races to a loss by itself, plain PyTorch first; none twice.
 
-    It is plain PyTorch with the threads, and data parallelism, ours or torch's, with the workers,
-    at which a minibatch is fastest; local SGD and DiLoCo; :func:`pipelines` that flush; and those
-    of PipeOptim, made of the session's method.
+    Where plain PyTorch cannot train the model, torch's fastest data parallelism with the same
+    updates takes its place, if there is one. It has the threads, and data parallelism, ours or
+    torch's, the workers, at which a minibatch is fastest. The others are PowerSGD, local SGD and
+    DiLoCo; :func:`pipelines` that flush; and those of PipeOptim, made of the session's method.
     """
     policy = PIPEOPTIM.name if grounds.method.policy_facts.synchronous else None
     kinds = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and kind.flushes]
@@ -84,22 +82,25 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
     workers = grounds.cluster.accelerators
     divides = workers > 1 and grounds.batch_size % workers == 0
     if divides and not grounds.method.skips_updates:
-        found[:0] = [by_torch(grounds, way, workers) for way in LOCAL]
-    if (data_parallel := _data_parallel(grounds)) is not None:
+        found[:0] = [by_torch(grounds, way, workers) for way in APPROXIMATE]
+    plain = best_measured(PLAIN, grounds)
+    assert plain is not None
+    sharing = PARALLEL if plain.failure else (DATA_PARALLEL, *PARALLEL)
+    if (data_parallel := _data_parallel(grounds, sharing)) is not None:
         found.insert(0, data_parallel)
-    # If plain PyTorch cannot train the model at all, the race will say so.
-    if (plain := best_measured(PLAIN, grounds)) is not None:
+    if data_parallel is None or not plain.failure:
+        # If nothing of torch's can train the model, the race will say so.
         found.insert(0, plain.unmeasured)
     return without_equals(found, grounds.cluster)
 
 
-def _data_parallel(grounds: Grounds) -> Contender | None:
+def _data_parallel(grounds: Grounds, kinds: Iterable[str]) -> Contender | None:
     """Return the fastest data parallelism with the updates of plain PyTorch: all train alike.
 
     What is expected to be far behind others is not measured.
     """
-    kinds = [kind for kind in (DATA_PARALLEL, *PARALLEL) if kind not in LOCAL]
-    found = [one for kind in kinds for one in candidates_of(kind, grounds)]
+    known = (kind for kind in kinds if kind not in APPROXIMATE)
+    found = [one for kind in known for one in candidates_of(kind, grounds)]
     expected = [expected_seconds(grounds, one) for one in found]
     limit = _BEHIND * min(expected, default=math.inf)
     near = [
@@ -155,8 +156,8 @@ def with_a_chance(
 ) -> tuple[list[Contender], str | None]:
     """Return what trains of the usual candidates, and a line that names what does not.
 
-    Plain PyTorch trains in any case. Of the others, those that are expected to be within 1.5 times
-    of the best, and so many that with what is named there are six.
+    The first trains in any case. Of the others, those that are expected to be within 1.5 times of
+    the best, and so many that with what is named there are six.
 
     Args:
         grounds: what is known of model and workers.
@@ -166,7 +167,7 @@ def with_a_chance(
     named = list(named)
     expected = [expected_seconds(grounds, one) for one in usual]
     best = min([*expected, *(expected_seconds(grounds, one) for one in named)])
-    kept = {i for i, one in enumerate(usual) if one.is_plain}
+    kept = {0}
     room = max(MOST - len(named) - len(kept), 0)
     others = sorted(set(range(len(usual))) - kept, key=lambda i: (expected[i], i))
     limit = _BEHIND * best if math.isfinite(best) else 0.0
@@ -198,7 +199,7 @@ def learning_rates_shared(session: ClusterSession, candidates: Sequence[Contende
     first: dict[object, int] = {}
     found = []
     for number, one in enumerate(candidates):
-        kind: tuple[object, ...] = 0, one.way * one.averages_weights, one.method.accumulate
+        kind: tuple[object, ...] = 0, one.way * one.approximates, one.method.accumulate
         if one.candidate is not None:
             try:
                 pipeline = session.plan(one.candidate).pipeline

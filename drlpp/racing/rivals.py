@@ -38,7 +38,7 @@ from drlpp.specs.cluster import Cluster
 PLAIN = "plain PyTorch"
 DATA_PARALLEL = "data-parallel"
 LARGE_BATCH = "large-batch"
-PARALLEL: tuple[ParallelWay, ...] = ("ddp", "zero-1", "zero-2", "fsdp", "local-sgd")
+PARALLEL: tuple[ParallelWay, ...] = ("ddp", "powersgd", "zero-1", "zero-2", "fsdp", "local-sgd")
 """torch's own data parallelism, on the workers."""
 DILOCO: ParallelWay = "diloco"
 """A minibatch takes as long as with local SGD, so it trains in races to a loss alone."""
@@ -105,7 +105,7 @@ class Grounds:
         if self.objective == "seconds":
             return one
         if one.candidate is None:
-            if not one.averages_weights:
+            if not one.approximates:
                 return one
             samples = predicted(self, one.way, one.processes).samples
             return one.model_copy(update={"samples": samples})
@@ -151,8 +151,12 @@ def _plain(grounds: Grounds) -> Iterator[Contender]:
     """Yield plain PyTorch with 1, 2, 4, … threads and with all cores of the controller's host.
 
     On a GPU they do not matter, and an emulated accelerator is one thread. With the most threads it
-    is compiled, too, unless torch's own TORCH_COMPILE_DISABLE is set.
+    is compiled, too, unless torch's own TORCH_COMPILE_DISABLE is set. It has as few passes as are
+    expected to fit into memory; one if none do, or where batches are normalised.
     """
+    whole = next(one for one in grounds.ways.best() if one.name == "plain")
+    normalised = any(one.type == "batch_norm" for one in grounds.profile.graph.operators)
+    passes = whole.passes if whole.fits and not normalised else 1
     numbers: list[int | None] = [1]
     if grounds.cluster.devices[0] != "cpu":
         numbers = [None]
@@ -164,11 +168,11 @@ def _plain(grounds: Grounds) -> Iterator[Contender]:
         grounds.method.model_copy(update={"compiled": compiled}) for compiled in (False, True)
     )
     for threads in numbers:
-        yield Contender(found_by=PLAIN, method=as_it_is, threads=threads)
+        yield Contender(found_by=PLAIN, method=as_it_is, threads=threads, passes=passes)
     if os.environ.get("TORCH_COMPILE_DISABLE", "0") == "1":
         return
     if (reason := why_not_compiled(grounds.cluster.devices[0])) is None:
-        yield Contender(found_by=PLAIN, method=compiled, threads=numbers[-1])
+        yield Contender(found_by=PLAIN, method=compiled, threads=numbers[-1], passes=passes)
     else:
         grounds.session.note(f"{PLAIN} is not compiled for comparison: {reason}")
 
@@ -184,17 +188,23 @@ def _data_parallel(grounds: Grounds) -> Iterator[Candidate]:
 def _parallel(way: ParallelWay, grounds: Grounds) -> Iterator[Contender]:
     """Yield torch's own data parallelism, in 2, 4, … and as many processes as workers.
 
-    ZeRO-1 and local SGD are there where they may help, in as many processes as possible.
+    DDP sends gradients as they are or in bfloat16. ZeRO-1, PowerSGD and local SGD are there where
+    they may help, in as many processes as possible.
     """
     workers = grounds.cluster.accelerators
     numbers = {1 << power for power in range(1, workers.bit_length())} | {workers}
     even = [n for n in sorted(numbers) if n > 1 and grounds.batch_size % n == 0]
-    if WAYS[way].local and grounds.method.skips_updates:
-        return  # A rank that skips an update alone would wait for an average for ever.
-    if way in ("zero-1", "local-sgd"):
-        even = [n for n in even[-1:] if way == _better_than_ddp(grounds, n)]
+    if WAYS[way].approximates and grounds.method.skips_updates:
+        # A rank that skips an update alone would wait for an average for ever, and what
+        # compression has lost of a gradient that is not finite stays so.
+        return
+    if WAYS[way].approximates or way == "zero-1":
+        even = [n for n in even[-1:] if _helps(grounds, way, n)]
+    sent: tuple[ParallelWay, ...] = ("ddp", "ddp-bf16") if way == "ddp" else (way,)
     for processes in even:
-        yield by_torch(grounds, way, processes)
+        for one in sent:
+            contender = by_torch(grounds, one, processes)
+            yield contender.model_copy(update={"found_by": way})
 
 
 def by_torch(grounds: Grounds, way: ParallelWay, processes: int) -> Contender:
@@ -204,18 +214,18 @@ def by_torch(grounds: Grounds, way: ParallelWay, processes: int) -> Contender:
     return Contender(found_by=way, method=grounds.method, way=way, processes=processes, every=every)
 
 
-def predicted(grounds: Grounds, way: str, processes: int) -> PredictedWay:
+def predicted(grounds: Grounds, way: str, processes: int, passes: int = 1) -> PredictedWay:
     """Return what a way of training is predicted to take on the fastest workers."""
     order = sorted(range(grounds.cluster.accelerators), key=lambda a: -grounds.cluster.speeds[a])
-    return grounds.ways.of(way, order[:processes])
+    return grounds.ways.of(way, order[:processes], passes)
 
 
-def _better_than_ddp(grounds: Grounds, processes: int) -> ParallelWay | None:
-    """Return ZeRO-1, which sends more, if DDP is too large; local SGD if it is sooner at a loss."""
-    ddp, local = (predicted(grounds, way, processes) for way in ("ddp", "local-sgd"))
-    if not ddp.fits:
-        return "zero-1"
-    return "local-sgd" if local.seconds_to_loss < ddp.seconds_to_loss else None
+def _helps(grounds: Grounds, way: ParallelWay, processes: int) -> bool:
+    """Return whether ZeRO-1, which sends more, fits where DDP does not; others are sooner there."""
+    ddp, one = (predicted(grounds, name, processes) for name in ("ddp", way))
+    if way == "zero-1":
+        return not ddp.fits
+    return ddp.fits and one.seconds_to_loss < ddp.seconds_to_loss
 
 
 def _large_batch(grounds: Grounds) -> Iterator[Candidate]:

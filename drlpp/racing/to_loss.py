@@ -126,7 +126,7 @@ class Course:
         """Run the race to its end.
 
         Raises:
-            RunFailure: plain PyTorch fails, a host is lost, or the disk fails.
+            RunFailure: the first candidate fails, a host is lost, or the disk fails.
         """
         # Candidates and the target may be others than before, though none has to train for it.
         write_document(self._path, self.race)
@@ -253,7 +253,7 @@ def race_to_loss(
 
     Args:
         session: the workers; its optimizer has the learning rate that rates are tried around.
-        candidates: what takes part; the first is plain PyTorch.
+        candidates: what takes part; the first is plain PyTorch, or what takes its place.
         data: to train and evaluate on.
         folder: for ``race.json`` and the checkpoints.
         target_loss, epochs, finals, limit_seconds: as in

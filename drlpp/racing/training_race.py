@@ -16,8 +16,9 @@ from drlpp.io.quantities import Count
 from drlpp.racing.contenders import Contender
 from drlpp.racing.verdict import Verdict, judge
 
-PLAIN_NUMBER = 0
-"""Plain PyTorch is the first candidate."""
+USUAL = 0
+"""The first candidate is plain PyTorch; or where that has not got the memory, torch's data
+parallelism with the same updates."""
 
 
 class Point(Record):
@@ -117,11 +118,11 @@ class TrainingRace(Document):
         model, data, optimizer: their names.
         minibatches: of an epoch.
         every: minibatches between two evaluations.
-        candidates: what takes part; plain PyTorch is the first.
+        candidates: what takes part; the first is :data:`USUAL`.
         target_loss: what has to be reached first, on held-out samples.
-        epochs: without a target, it is the least loss of plain PyTorch in so many epochs.
+        epochs: without a target, it is the loss of the first candidate after so many epochs.
         limit_seconds: of training, after which every candidate stops; 600 by default, or five times
-            what plain PyTorch takes to the loss that it sets.
+            what the first takes to the loss that it sets.
         rates: learning rates that are tried, ascending, the optimizer's in the middle.
         rate_of: the number of the candidate whose best learning rate each one takes; its own if it
             tries rates itself, as all do without this.
@@ -147,9 +148,14 @@ class TrainingRace(Document):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingRace:
-        if not self.candidates[PLAIN_NUMBER].is_plain:
-            raise ValueError("the first candidate of a race has to be plain PyTorch")
+        if not self.candidates[USUAL].is_usual:
+            raise ValueError("the first candidate of a race has to make plain PyTorch's updates")
         return self
+
+    @property
+    def usual(self) -> str:
+        """What the first candidate is called."""
+        return self.candidates[USUAL].found_by
 
     @property
     def curves(self) -> dict[Training, Curve]:
@@ -176,7 +182,7 @@ class RaceEnd:
 
     Attributes:
         race: that has ended.
-        loss: that was to be reached first; plain PyTorch may have set it.
+        loss: that was to be reached first; the first candidate may have set it.
         limit_seconds: of training, after which every candidate stops.
         rates: every candidate's best learning rate; None if all have failed.
         ended: why a candidate did not reach the loss in the halving.
@@ -206,7 +212,7 @@ class RaceEnd:
         return judge(
             [candidates[number] for number in self.finalists],
             costs,
-            candidates[PLAIN_NUMBER].method,
+            candidates[USUAL].method,
             "reached the loss",
         )
 
@@ -232,8 +238,9 @@ class RaceEnd:
         several = len(self.finalists) > 1
         if several:
             yield from verdict.gain_lines()
-        elif self.winner == PLAIN_NUMBER:
-            yield "use plain PyTorch: no other candidate reached the loss"
+        elif self.winner == USUAL:
+            use = self.race.candidates[USUAL].as_torch_has_it
+            yield f"use {use}: no other candidate reached the loss"
         else:
             yield "no other candidate reached the loss"
         yield f"the first at {goal}: {verdict.told(verdict.fastest)}"
@@ -244,5 +251,5 @@ class RaceEnd:
             if missed:
                 of = f"{missed} of {self.race.finals} trainings"
                 yield f"{verdict.told(place)} did not reach it in {of}"
-        if several and PLAIN_NUMBER not in self.finalists:
-            yield "plain PyTorch did not reach it"
+        if several and USUAL not in self.finalists:
+            yield f"{self.race.usual} did not reach it"

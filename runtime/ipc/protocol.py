@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 Route = tuple[int, int]
 """A way from one worker to another."""
 
-ParallelWay = Literal["ddp", "zero-1", "zero-2", "fsdp", "local-sgd", "diloco"]
+ParallelWay = Literal[
+    "ddp", "ddp-bf16", "powersgd", "zero-1", "zero-2", "fsdp", "local-sgd", "diloco"
+]
 """torch's own data parallelism: :mod:`drlpp.runtime.worker.parallel_loop` says what each is."""
 
 

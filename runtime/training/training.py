@@ -219,7 +219,8 @@ class PipelineTrainer:
     @property
     def staleness(self) -> str | None:
         """How late gradients will be, in one line; None where training is as plain PyTorch's."""
-        return staleness_text(self._plan.pipeline, self.method, self.captured.task.batch_size)
+        size = self.captured.task.batch_size
+        return staleness_text(self._plan.pipeline, self.method, size, self.optimizer)
 
     def fit(
         self,

@@ -5,6 +5,8 @@ in what a rank keeps, and in what it sends, here as a multiple of the model's we
 
     way        a rank keeps whole             it sends for a minibatch
     ddp        weights, gradients, state      sums of gradients: 2 (k-1)/k
+    ddp-bf16   likewise                       the same in bfloat16: (k-1)/k of float32
+    powersgd   and what compression has lost  products of two narrow matrices
     zero-1     weights, gradients             sums of gradients, new weights: 3 (k-1)/k
     zero-2     weights during a minibatch     weights, and gradients to their owners: 2 (k-1)/k
     fsdp       weights of one block           weights twice, gradients to their owners: 3 (k-1)/k
@@ -17,6 +19,7 @@ what it has sent.
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import os
 import socket
@@ -34,7 +37,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+    powerSGD_hook,
+)
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -70,6 +80,12 @@ _PAUSE_SECONDS = 0.1
 _OUTER_RATE, _MOMENTUM = 0.7, 0.9
 """Of DiLoCo's outer steps, as its paper and torchft have them."""
 
+_RANK, _WHOLE_AT_FIRST = 4, 2
+"""Of PowerSGD's narrow matrices, and minibatches before it compresses: the fewest torch allows."""
+
+_POWERSGD = "iter", "error_dict", "p_memory_dict", "q_memory_dict"
+"""What it continues from."""
+
 _SHARDED: Mapping[str, int] = {
     "all_gather_single": 1,
     "reduce_scatter_single": 1,
@@ -79,6 +95,8 @@ _SHARDED: Mapping[str, int] = {
 }
 _WAITED_FOR: Mapping[ParallelWay, Mapping[str, int]] = {
     "ddp": {},
+    "ddp-bf16": {},
+    "powersgd": {"all_reduce": 2},
     "zero-1": {"broadcast": 1},
     "zero-2": _SHARDED,
     "fsdp": _SHARDED,
@@ -111,6 +129,7 @@ class ParallelLoop(PlainLoop):
         self._way = way = training.way
         self._every = training.every
         self._averagers: list[_Averages] = []
+        self._power_sgd: PowerSGDState | None = None
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._paced = paced
         self._emulates = speed < 1 or paced is not None
@@ -145,20 +164,25 @@ class ParallelLoop(PlainLoop):
             parallel = DistributedDataParallel(
                 module, broadcast_buffers=False, gradient_as_bucket_view=True
             )
-        if self._emulates:
-            # DDP would refuse annotations that are not evaluated.
+        if self._way == "powersgd":
+            self._power_sgd = PowerSGDState(None, _RANK, _WHOLE_AT_FIRST)
+            parallel.register_comm_hook(self._power_sgd, powerSGD_hook)
+        elif self._emulates or self._way == "ddp-bf16":
+            # DDP would refuse annotations that are not evaluated, and bfloat16 on processors.
             parallel.register_comm_hook(None, lambda _, bucket: self._start_sum(bucket))
         self._without_sums = parallel.no_sync
         return parallel
 
     def _start_sum(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        """Start to sum gradients, as DDP does by itself, after a rest."""
+        """Start to sum gradients, as DDP does by itself or in bfloat16, after a rest."""
         self._emulated.rest()
         assert dist.group.WORLD is not None
-        sum_ = allreduce_hook(dist.group.WORLD, bucket)
+        hook = bf16_compress_hook if self._way == "ddp-bf16" else allreduce_hook
+        sum_ = hook(dist.group.WORLD, bucket)
         self._sums.append(sum_)
         if self._paced is not None:
-            self._sums.append(self._paced(None, bucket.buffer().nbytes))
+            bytes_ = round(bucket.buffer().nbytes * WAYS[self._way].compression)
+            self._sums.append(self._paced(None, bytes_))
         if bucket.is_last():
             # Nothing is left to compute: DDP would wait for them now.
             for one in self._sums:
@@ -177,12 +201,25 @@ class ParallelLoop(PlainLoop):
         self._averagers.append(averager := kind(weights, self._every))
         return PostLocalSGDOptimizer(optimizer, averager)
 
+    def warm_up(
+        self, inputs: Batch, targets: Batch, state: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make an update, then take over a state, or that from before.
+
+        Behind its first minibatch DDP puts gradients into buckets in another order, and what
+        PowerSGD has lost of a bucket belongs to that order.
+        """
+        state = state or copy.deepcopy(self.state())
+        self.step(inputs, targets, last=True)
+        self.load_state(state)
+
     def state(self) -> dict[str, Any]:
         """Return what the rank holds, to continue from."""
         return {
             "module": {name: _own_part(one) for name, one in self.module.state_dict().items()},
             "optimizers": [_saved(_inner(one)) for one in self.optimizers],
             "averages": [(one.step, one.kept) for one in self._averagers],
+            "power_sgd": {name: getattr(self._power_sgd, name) for name in self._kept_of_power_sgd},
             "random": torch.random.get_rng_state(),
         }
 
@@ -197,7 +234,13 @@ class ParallelLoop(PlainLoop):
             averager.step = step
             for copies, values in zip(averager.kept, kept, strict=True):
                 torch._foreach_copy_(copies, values)
+        for name in self._kept_of_power_sgd:
+            setattr(self._power_sgd, name, state["power_sgd"][name])
         torch.random.set_rng_state(state["random"])
+
+    @property
+    def _kept_of_power_sgd(self) -> tuple[str, ...]:
+        return () if self._power_sgd is None else _POWERSGD
 
     @torch.no_grad()
     def whole(self) -> dict[str, Tensor]:
@@ -314,12 +357,13 @@ def train_parallel(
         seed_generator(accelerator.device, training.seed + dist.get_rank())
         task.module.train()
         loop = ParallelLoop(training, task, accelerator, speed, paced)
-        if work.states:
-            loop.load_state(work.states[dist.get_rank()])
         minibatches = work.minibatches
         if work.states is None:
             # The same one each time.
             minibatches = [to_device(minibatches[0], accelerator.device)] * len(minibatches)
+        else:
+            state = work.states[dist.get_rank()] if work.states else None
+            loop.warm_up(*minibatches[0], state)
         accelerator.reset_peak_memory()
         dist.barrier()
         clock.mark()

@@ -18,7 +18,7 @@ from drlpp.runtime.device.emulation import EmulatedAccelerator
 from drlpp.runtime.stage.passes.operators import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
-from drlpp.specs.batches import Batch, call
+from drlpp.specs.batches import Batch, call, chosen, tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec, divided, settled
 
 
@@ -26,7 +26,8 @@ class PlainLoop:
     """Trains a module as a user would: forward, backward and, when it is due, an update.
 
     Of the method, precision, clipping, accumulation and whether it is compiled count. Below speed 1
-    it rests after every pass, as workers do that emulate accelerators.
+    it rests after every pass, as workers do that emulate accelerators. In several passes each
+    computes an equal part of a minibatch.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class PlainLoop:
         accelerator: Accelerator,
         speed: float = 1.0,
         name: str = "plain PyTorch",
+        passes: int = 1,
     ) -> None:
         assert task.loss is not None
         self.accelerator = accelerator
         self.module = task.module.to(accelerator.device)
         self.method = method
         self._emulated = EmulatedAccelerator(speed)
+        self._passes = passes
         self._collected = 0
         self._loss_of: Callable[[Batch, Batch], Tensor] = partial(
             _loss_of, self._prepared(self.module), task.loss
@@ -89,7 +92,7 @@ class PlainLoop:
         kept = [buffer.clone() for buffer in self.module.buffers()]
         self._loss_of = torch.compile(self._loss_of)
         device = self.accelerator.device
-        example = to_device((task.inputs, task.targets), device)
+        example = to_device(self._parts(task.inputs, task.targets)[0], device)
         with (
             config.patch(IN_THIS_PROCESS),
             warnings.catch_warnings(action="ignore"),
@@ -119,6 +122,24 @@ class PlainLoop:
             return self._step(inputs, targets, last=last)
 
     def _step(self, inputs: Batch, targets: Batch, *, last: bool) -> Tensor:
+        losses = [self._pass(*part) for part in self._parts(inputs, targets)]
+        self._collected += 1
+        if last or self._collected == self.method.accumulate:
+            self._emulated.begin()
+            self._update()
+            self._emulated.rest()
+        return sum(losses[1:], losses[0]) / self._passes
+
+    def _parts(self, inputs: Batch, targets: Batch) -> list[tuple[Batch, Batch]]:
+        """Return what each pass computes of a minibatch."""
+        if self._passes == 1:
+            return [(inputs, targets)]
+        size = len(tensors_in(inputs)[0]) // self._passes
+        parts = (slice(n * size, (n + 1) * size) for n in range(self._passes))
+        return [chosen((inputs, targets), part) for part in parts]
+
+    def _pass(self, inputs: Batch, targets: Batch) -> Tensor:
+        """Compute gradients of a part of a minibatch; return its loss."""
         self._emulated.begin()
         method, device = self.method, self.accelerator.device
         inputs, targets = to_device((inputs, targets), device)
@@ -127,15 +148,10 @@ class PlainLoop:
         self._emulated.rest()
         self._emulated.begin()
         # The gradients of an update are the mean over its minibatches.
-        factor = method.applied_loss_scale / method.accumulate
+        factor = method.applied_loss_scale / (method.accumulate * self._passes)
         scaled = loss if factor == 1 else loss * factor
         scaled.backward()
         self._emulated.rest()
-        self._collected += 1
-        if last or self._collected == method.accumulate:
-            self._emulated.begin()
-            self._update()
-            self._emulated.rest()
         return loss.detach()
 
     def _update(self) -> None:

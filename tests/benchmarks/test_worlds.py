@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.worlds import real_ratio, scaled_links
+from benchmarks.world import real_ratio, scaled_links
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import OperatorProfile
 from drlpp.costs.ways_of_training import WaysOfTraining

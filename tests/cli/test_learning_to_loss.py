@@ -272,4 +272,4 @@ def test_learning_weighs_samples_and_says_so(tmp_path: Path) -> None:
     assert by_name["large-batch"].samples == 0.0
     late = [one for one in comparison.contenders if one.samples > 1]
     stages = [1 if one.placement is None else len(one.placement.stages) for one in late]
-    assert all(n > 1 or one.averages_weights for n, one in zip(stages, late, strict=True))
+    assert all(n > 1 or one.approximates for n, one in zip(stages, late, strict=True))

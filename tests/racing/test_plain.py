@@ -31,6 +31,7 @@ from tests.support.models.classified_points import NAME, data, points, without_d
 from tests.support.models.small import forked, perceptron
 from tests.support.training import pipelines
 from tests.support.training.pipelines import in_a_row
+from tests.support.training.ranks import layered
 
 ADAM = OptimizerSpec.parse("adam", lr=0.01)
 SGD = OptimizerSpec.parse("sgd", lr=0.1)
@@ -50,6 +51,17 @@ def _new(folder: Path) -> Path:
 def no_dropout() -> Iterator[ClusterSession]:
     with ClusterSession(f"{NAME}:without_dropout", 1, optimizer=ADAM) as session:
         yield session
+
+
+def test_several_passes_make_the_same_update() -> None:
+    weights = []
+    for passes in (1, 4):
+        task = layered()
+        method = choose_method("sync", {"accumulate": 2, "clip_norm": 0.5})
+        loop = PlainLoop(task, method, SGD, Accelerator(), passes=passes)
+        losses = [loop.step(task.inputs, task.targets) for _ in range(4)]
+        weights.append([*task.module.state_dict().values(), losses[-1]])
+    torch.testing.assert_close(*weights)
 
 
 class Picky(nn.Module):

@@ -15,11 +15,13 @@ from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.io.documents import read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
+from drlpp.planners import Space
 from drlpp.racing.contenders import Contender
 from drlpp.racing.halving import replay
 from drlpp.racing.parallel import ParallelLearner
 from drlpp.racing.plain import MODULE_CHECKPOINT, PlainLearner
-from drlpp.racing.rivals import PLAIN
+from drlpp.racing.prospects import usual_candidates, with_a_chance
+from drlpp.racing.rivals import PLAIN, Grounds
 from drlpp.racing.to_loss import RaceData, race_to_loss
 from drlpp.racing.training_race import Curve, Training, TrainingRace
 from drlpp.runtime import ClusterSession
@@ -29,6 +31,7 @@ from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainerCallbacks, TrainingPlan
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
+from drlpp.specs.cluster import local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import fast_are
 from tests.support.models.classified_points import NAME, classifier, data
@@ -71,7 +74,7 @@ def test_pauses_change_nothing(session: ClusterSession, tmp_path: Path, method: 
     torch.testing.assert_close(again, whole, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "local-sgd", "diloco"])
+@pytest.mark.parametrize("way", ["ddp", "powersgd", "fsdp", "local-sgd", "diloco"])
 def test_torchs_own_data_parallelism_trains_in_pauses(
     session: ClusterSession, tmp_path: Path, way: ParallelWay
 ) -> None:
@@ -103,6 +106,24 @@ def _race(session: ClusterSession, folder: Path, **options: Any) -> TrainingRace
     data = RaceData(session.captured, f"{NAME}:points")
     course, _ = race_to_loss(session, candidates(session), data, folder, **(OPTIONS | options))
     return course.race
+
+
+@pytest.mark.system
+def test_where_one_accelerator_has_not_got_the_memory_torchs_shards_set_the_loss(
+    tmp_path: Path,
+) -> None:
+    """Plain PyTorch needs 6.4 megabytes for weights, gradients and Adam's state alone."""
+    short = local_cluster(2, memory_bytes=5e6)
+    with ClusterSession(f"{NAME}:large", 2, links=short) as session:
+        grounds = Grounds(session, *session.profile(repeats=2), Space(session.method))
+        usual = usual_candidates(grounds)
+        assert usual[0].way in ("fsdp", "zero-2")
+        chosen, _ = with_a_chance(grounds, usual)
+        data = RaceData(session.captured, f"{NAME}:points")
+        course, end = race_to_loss(session, chosen[:2], data, tmp_path, **OPTIONS)
+    assert end.loss < course.race.runs[0].curve.points[0].comparable_loss
+    assert 0 in end.costs
+    assert PLAIN not in " ".join(end.lines())
 
 
 def test_a_race_that_was_killed_is_continued(

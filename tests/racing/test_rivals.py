@@ -16,7 +16,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners import Space, Vary
 from drlpp.racing.contenders import Contender
-from drlpp.racing.prospects import pipelines, usual_candidates
+from drlpp.racing.prospects import APPROXIMATE, pipelines, usual_candidates
 from drlpp.racing.rivals import (
     DATA_PARALLEL,
     LARGE_BATCH,
@@ -79,6 +79,10 @@ def test_plain_pytorch_has_any_number_of_threads(
     assert compiled.threads == threads[-1]
     gpus = Cluster(hosts=(Host(name="host", accelerators=2, device="cuda"),), within_host=FAST)
     assert configurations(candidates_of(PLAIN, grounds_on(gpus))) == ["one GPU"] * 2
+    # Weights, gradients and Adam's state are 32 bytes, results of a minibatch 2.
+    for memory, passes in ((33, 2), (31, 1)):
+        short = grounds_on(local_cluster(4, FAST, memory_bytes=memory))
+        assert {one.passes for one in candidates_of(PLAIN, short)} == {passes}
     emulated = grounds_on(local_cluster(2, FAST, speeds=[0.4, 0.2]), (0.4, 0.2))
     assert configurations(candidates_of(PLAIN, emulated)) == ["1 thread"] * 2
 
@@ -98,9 +102,13 @@ def test_plain_pytorch_is_raced_as_it_is_where_torch_cannot_compile(
 def test_there_are_all_kinds_with_any_number_of_workers() -> None:
     grounds = grounds_on(local_cluster(4, FAST))
     heats = {kind: candidates_of(kind, grounds) for kind in RIVALS}
-    assert {kind for kind, found in heats.items() if not found} == {"zero-1", "local-sgd"}
-    for way in ("ddp", "zero-2", "fsdp"):
+    absent = {"powersgd", "zero-1", "local-sgd"}
+    assert {kind for kind, found in heats.items() if not found} == absent
+    for way in ("zero-2", "fsdp"):
         assert configurations(heats[way]) == ["2 processes", "4 processes"]
+    sent = "", ", gradients sent in bfloat16"
+    assert configurations(heats["ddp"]) == [f"{n} processes{how}" for n in (2, 4) for how in sent]
+    assert {name for one in heats["ddp"] for name in one.names} == {"ddp"}
     divided = heats["data-parallel"]
     assert configurations(divided) == ["2, M = 2", "3, M = 3", "4, M = 4"]
     assert not any("updates" in one.beside(Method()) for one in divided)
@@ -120,10 +128,10 @@ def test_there_are_all_kinds_with_any_number_of_workers() -> None:
         assert len(set(keys)) == len(keys)
 
 
-def test_zero_1_and_local_sgd_take_part_where_they_help() -> None:
+def test_zero_1_powersgd_and_local_sgd_take_part_where_they_help() -> None:
     """Where DDP's memory is too short, and where its links take longer than it saves."""
     profile = chain_of(seconds=[1.0] * 8, parameter_bytes=[9**9] * 8, output_bytes=[1] * 8)[1]
-    helped = (1e7, None, "local-sgd"), (1e12, 8 * 9**9, "zero-1")
+    helped = (1e7, None, ["powersgd", "local-sgd"]), (1e12, 8 * 9**9, ["zero-1"])
     # Three workers do not divide 32 samples, two of them do.
     for (bandwidth, memory, wanted), (workers, samples, processes) in product(
         helped, ((4, 12, 4), (3, 32, 2))
@@ -131,10 +139,11 @@ def test_zero_1_and_local_sgd_take_part_where_they_help() -> None:
         link = Link(bandwidth_bytes_per_second=bandwidth)
         cluster = local_cluster(workers, link, memory_bytes=memory)
         grounds = replace(grounds_on(cluster, batch_size=samples), profile=profile)
-        found = {way: candidates_of(way, grounds) for way in ("zero-1", "local-sgd")}
-        assert [way for way, some in found.items() if some] == [wanted]
-        (one,) = found[wanted]
-        assert (one.processes, one.way) == (processes, wanted)
+        found = {w: candidates_of(w, grounds) for w in ("powersgd", "zero-1", "local-sgd")}
+        assert [way for way, some in found.items() if some] == wanted
+        for way in wanted:
+            (one,) = found[way]
+            assert (one.processes, one.way) == (processes, way)
     assert "weights averaged every 16 minibatches" in one.model_copy(
         update={"way": "local-sgd", "every": 8, "method": Method(accumulate=2)}
     ).beside(Method())
@@ -217,8 +226,8 @@ def test_the_usual_candidates_are_what_a_user_has_and_pipelines(grounds: Grounds
     plain, *others = usual_candidates(grounds)
     assert (plain.names, plain.placement) == ((PLAIN,), None)
     names = {name for one in others for name in one.names}
-    assert names & {DATA_PARALLEL, *PARALLEL[:-1]}
-    assert {"local-sgd", "diloco"} <= names
+    assert names & {DATA_PARALLEL, *PARALLEL} - {*APPROXIMATE}
+    assert {*APPROXIMATE} <= names
     assert len({one.key for one in others}) == len(others)
     ways = {(one.method.schedule, one.method.policy) for one in others}
     assert {("1f1b", "pipeoptim"), ("1f1b-flush", "sync"), ("zb-h1", "sync")} <= ways

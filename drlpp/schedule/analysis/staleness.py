@@ -10,6 +10,7 @@ from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import PIPEOPTIM, STASH
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 # Points are (staleness, samples to the same loss divided by those of plain PyTorch), of a policy at
 # its own best learning rate, with AdamW (docs/results.md): PipeOptim with decoders of 2.7 million
@@ -29,26 +30,50 @@ _LARGER = (1.77 - 1) / (1.48 - 1)
 """What lateness costs more with ten times the weights, by PipeOptim over whole minibatches."""
 
 
-def samples_needed(staleness: float, policy: str = PIPEOPTIM.name) -> float:
+_OF_NADAM, _OF_MUON = 0.3, 0.5
+"""What lateness costs with optimizers that tolerate it, of what it does with AdamW: NAdam whose
+momentum looks far ahead, and Muon, by PipeDream's stashing (docs/results.md)."""
+
+_LOOKS_AHEAD = 0.99
+
+
+def _share_of_lateness(optimizer: OptimizerSpec | None) -> float:
+    """Return what lateness costs with an optimizer, of what it costs with AdamW."""
+    if optimizer is None or optimizer.name not in ("nadam", "muon"):
+        return 1.0
+    if optimizer.name == "muon":
+        return _OF_MUON
+    betas = optimizer.options.get("betas")
+    looks_ahead = isinstance(betas, list) and (betas[0] or 0.0) >= _LOOKS_AHEAD
+    return _OF_NADAM if looks_ahead else 1.0
+
+
+def samples_needed(
+    staleness: float, policy: str = PIPEOPTIM.name, optimizer: OptimizerSpec | None = None
+) -> float:
     """Return how many times the samples of plain PyTorch training takes to the same loss, roughly.
 
     Args:
         staleness: as :func:`mean_staleness` gives it. Between those that were tried, and beyond
             them, lies a straight line.
         policy: the weight policy; one that was not tried counts as PipeDream's stashing.
+        optimizer: one that was not tried, or is not known, counts as AdamW.
     """
     pairs = list(pairwise(_MEASURED.get(policy, _MEASURED[STASH.name])))
     (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
     needed = before + (after - before) * (staleness - begin) / (end - begin)
-    return needed if policy == PIPEOPTIM.name else 1 + _LARGER * (needed - 1)
+    larger = 1.0 if policy == PIPEOPTIM.name else _LARGER
+    return 1 + _share_of_lateness(optimizer) * larger * (needed - 1)
 
 
-def samples_factor(pipeline: Pipeline, method: Method) -> float:
+def samples_factor(
+    pipeline: Pipeline, method: Method, optimizer: OptimizerSpec | None = None
+) -> float:
     """Return how many times plain PyTorch's samples a method takes to the same loss, roughly."""
     late = mean_staleness(pipeline, method)
     # Gradients of 2BW are late on a single stage, too.
     is_late = late or method.policy_facts.updates_all_in_flight
-    return samples_needed(late, method.policy) if is_late else 1.0
+    return samples_needed(late, method.policy, optimizer) if is_late else 1.0
 
 
 def mean_staleness(pipeline: Pipeline, method: Method) -> float:
@@ -70,13 +95,16 @@ def usual_staleness(method: Method, accelerators: int) -> int:
     return max(steady_delay(straight, stage, method) for stage in range(accelerators))
 
 
-def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str | None:
+def staleness_text(
+    pipeline: Pipeline, method: Method, batch_size: int, optimizer: OptimizerSpec | None = None
+) -> str | None:
     """Say how many updates come between forward and backward, and what would make them fewer.
 
     Args:
         pipeline: the stages.
         method: its s is that of the steady state (pipeoptim eq. 4).
         batch_size: samples of a minibatch, which microbatches have to divide.
+        optimizer: as in :func:`samples_needed`.
 
     Returns:
         One line; None if no update comes between, so that training is as plain PyTorch's.
@@ -94,9 +122,10 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
         text += " updates"
         if mean != most:
             text += f" at most, {_series(round(one, 2) for one in mean)} on average"
+    needed = samples_needed(max(mean), method.policy, optimizer)
     text += (
-        f", which takes about {samples_needed(max(mean), method.policy):.1f} times the samples of "
-        "plain PyTorch to the same loss, at the best learning rate of each (docs/results.md)"
+        f", which takes about {needed:.1f} times the samples of plain PyTorch to the same loss, at "
+        "the best learning rate of each (docs/results.md)"
     )
     fewer = _microbatches_for_one(max(method.parts_in_between(pipeline)), method, batch_size)
     if max(most) > 1 and fewer is not None:

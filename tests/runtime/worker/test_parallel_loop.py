@@ -23,7 +23,18 @@ from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
 from drlpp.specs.batches import chosen
-from tests.support.training.ranks import CASES, EVERY, LOCAL, RANKS, SAME, layered, train
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.training.ranks import (
+    CASES,
+    EVERY,
+    LOCAL,
+    RANKS,
+    ROUNDED,
+    SAME,
+    layered,
+    train,
+    wide,
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +92,25 @@ def test_all_make_the_updates_of_plain_pytorch(
     wanted = dict(plain(case, whole, plain(case, whole)).module.named_parameters())
     for way in SAME:
         torch.testing.assert_close(trained[case, way], wanted, rtol=1e-6, atol=1e-9, msg=way)
+    torch.testing.assert_close(trained[case, ROUNDED], wanted, rtol=0.1, atol=0.02)
     for way in LOCAL:
         found = trained[case, way]
         torch.testing.assert_close(found, averaging(case, way), rtol=1e-6, atol=1e-9, msg=way)
+
+
+def test_powersgd_continues_with_what_compression_has_lost(
+    trained: dict[tuple[str, str], dict[str, Tensor]],
+) -> None:
+    whole, continued = trained["compressed", "(6,)"], trained["compressed", "(3, 3)"]
+    torch.testing.assert_close(continued, whole, rtol=0, atol=0)
+    task = wide()
+    loop = PlainLoop(task, Method(), OptimizerSpec.parse("adam", lr=0.01), Accelerator())
+    before = {name: one.clone() for name, one in task.module.state_dict().items()}
+    for _ in range(6):
+        loop.step(task.inputs, task.targets)
+    for name, weight in task.module.state_dict().items():
+        moved, lost = weight - before[name], whole[name] - weight
+        assert 0 < lost.norm() < 0.3 * moved.norm(), name
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +122,7 @@ def session() -> Iterator[ClusterSession]:
         yield session
 
 
-@pytest.mark.parametrize("way", [*SAME, *LOCAL])
+@pytest.mark.parametrize("way", [*SAME, ROUNDED, "powersgd", *LOCAL])
 def test_it_is_measured_on_the_fastest_workers(session: ClusterSession, way: Any) -> None:
     outcome = session.measure_parallel(way, 2, 3)
     assert isinstance(outcome, Measurement), outcome

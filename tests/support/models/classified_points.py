@@ -27,6 +27,14 @@ def classifier() -> Task:
     )
 
 
+def large() -> Task:
+    """Return one with 1.6 megabytes of weights, in blocks."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)]
+    module = nn.Sequential(nn.Linear(6, 256), nn.Sequential(*layers), nn.Linear(256, 3))
+    return Task(module, (torch.randn(BATCH, 6),), torch.randint(3, (BATCH,)), F.cross_entropy)
+
+
 def points(inputs: object = None) -> Data:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(100 + 30, 6, generator=generator)
