@@ -39,7 +39,8 @@ LOCAL_STEPS = (8, 16, 32, 64)
 _SAMPLES = (8, 1.16), (64, 1.6)
 """What averages after so many minibatches cost in samples to a loss (docs/results.md)."""
 
-_POWERSGD_LOSES = 0.1
+_POWERSGD_LOSES = 0.2
+"""Of rank 4, with the decoder of 2.7 million weights (docs/results.md)."""
 
 _BLOCKS_GATHERED = 2
 """Whole blocks that FSDP holds: the one that is computed, and the next."""
@@ -57,6 +58,7 @@ class WayOfTraining:
             about what matrices of a few hundred rows have.
         afterwards: likewise halves of an all-reduce of all weights behind an update.
         local: whether these follow one of many updates only: gradients are not summed.
+        updates: that take as long as what it computes besides; of PowerSGD on a processor.
         copies: of the weights that it keeps besides.
         loses: samples that it takes to a loss beyond plain PyTorch's, for each of these; of local
             ways as averages are rare.
@@ -69,6 +71,7 @@ class WayOfTraining:
     compression: float = 1.0
     afterwards: float = 0.0
     local: bool = False
+    updates: float = 0.0
     copies: int = 0
     loses: float = 0.0
     shards: frozenset[str] = frozenset()
@@ -93,6 +96,7 @@ WAYS = {
         "DistributedDataParallel with powerSGD_hook",
         sums=2,
         compression=1 / 32,
+        updates=8,
         copies=2,
         loses=_POWERSGD_LOSES,
     ),
@@ -233,6 +237,7 @@ class WaysOfTraining:
         behind = factor * (workload.backward_overhead_seconds + collecting)
         least = factor * workload.update_overhead_seconds
         update = float(work.update_seconds) * factor
+        behind += way.updates * update
         if _STATE in way.shards:
             update = least + (update - least) / m
 

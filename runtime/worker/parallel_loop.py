@@ -83,6 +83,8 @@ _OUTER_RATE, _MOMENTUM = 0.7, 0.9
 _RANK, _WHOLE_AT_FIRST = 4, 2
 """Of PowerSGD's narrow matrices, and minibatches before it compresses: the fewest torch allows."""
 
+_ALL_MEGABYTES = 1 << 20
+
 _POWERSGD = "iter", "error_dict", "p_memory_dict", "q_memory_dict"
 """What it continues from."""
 
@@ -162,10 +164,16 @@ class ParallelLoop(PlainLoop):
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             # Of torch 2.13, which calls the first of these otherwise.
             parallel = DistributedDataParallel(
-                module, broadcast_buffers=False, gradient_as_bucket_view=True
+                module,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                bucket_cap_mb=_ALL_MEGABYTES if self._way == "powersgd" else None,
             )
         if self._way == "powersgd":
-            self._power_sgd = PowerSGDState(None, _RANK, _WHOLE_AT_FIRST)
+            # What is left to send is little; matrices of one shape are compressed together.
+            self._power_sgd = PowerSGDState(
+                None, _RANK, _WHOLE_AT_FIRST, batch_tensors_with_same_shape=True
+            )
             parallel.register_comm_hook(self._power_sgd, powerSGD_hook)
         elif self._emulates or self._way == "ddp-bf16":
             # DDP would refuse annotations that are not evaluated, and bfloat16 on processors.
