@@ -31,7 +31,7 @@ from drlpp.racing.rivals import Grounds, by_torch, measure, predicted, without_e
 from drlpp.racing.to_loss import RaceData, race_to_loss
 from drlpp.racing.training_race import RaceEnd, Training, TrainingRace
 from drlpp.runtime.ipc.protocol import ParallelWay
-from drlpp.schedule.method_choice import choose_method
+from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
 
 _PARALLEL: tuple[ParallelWay, ...] = ("ddp", "ddp-bf16", "powersgd", "zero-2", "fsdp", "local-sgd")
@@ -158,7 +158,8 @@ class WorldsStudy(Study[Case, Raced]):
         """
         begin = time.perf_counter()
         os.environ["TORCH_COMPILE_DISABLE"] = "1"
-        method = choose_method(_POLICIES[case.optimizer], {"clip_norm": _CLIP})
+        # What it does not set, plans choose.
+        method = Method(policy=_POLICIES[case.optimizer], clip_norm=_CLIP)
         optimizer, (data, epochs) = spec_of(case.optimizer, 0), _DATA[case.model]
         world = World.of(
             case.model,
