@@ -198,7 +198,8 @@ def export_winner(
     if end.verdict is None or not end.verdict.is_torch_as_good:
         say_how_to_train(session, path, course.race.data)
     elif before or won.candidate is not None:
-        console.print(f"use what the race says, not {path}")
+        use = end.verdict.contenders[end.verdict.equals[0]].as_torch_has_it
+        console.print(f"use {use}, as the race says, not {path}")
 
 
 def say_how_to_train(session: ClusterSession, path: Path, data: str | None = None) -> None:
