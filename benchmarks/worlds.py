@@ -60,7 +60,7 @@ def text(inputs: object = None) -> Data:
 class Case(Record):
     """A model in a world, its optimizer, and how often finalists train.
 
-    One accelerator does not hold the model if R_m, the memory ratio, is 2: weights, gradients and
+    One accelerator does not hold the model if R_m, the memory ratio, is 1.6: weights, gradients and
     Adam's state alone are more.
     """
 
@@ -146,7 +146,7 @@ class WorldsStudy(Study[Case, Raced]):
             return [Case(model="alexnet", world="a100-25gbit", finals=1)]
         finals = seeds or 3
         usual = [Case(model=m, world=w, finals=finals) for w in WORLDS for m in MODELS]
-        others: list[dict[str, Any]] = [{"optimizer": "nadam"}, {"memory_ratio": 2.0}]
+        others: list[dict[str, Any]] = [{"optimizer": "nadam"}, {"memory_ratio": 1.6}]
         decoder = Case(model="decoder", world="a100-25gbit", finals=finals)
         return [*usual, *(decoder.model_copy(update=other) for other in others)]
 
