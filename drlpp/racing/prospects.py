@@ -22,6 +22,7 @@ from drlpp.racing.rivals import (
     by_torch,
     candidates_of,
     divisors,
+    measure,
     predicted,
     without_equals,
 )
@@ -39,6 +40,8 @@ MOST = 6
 
 APPROXIMATE: tuple[ParallelWay, ...] = ("powersgd", "local-sgd", DILOCO)
 """Ways whose updates are not those of plain PyTorch."""
+
+_FEW_MINIBATCHES = 3
 
 _BEHIND = 1.5
 """What is expected to take this many times as long as the best does not start."""
@@ -83,7 +86,7 @@ def usual_candidates(grounds: Grounds) -> list[Contender]:
     divides = workers > 1 and grounds.batch_size % workers == 0
     if divides and not grounds.method.skips_updates:
         found[:0] = [by_torch(grounds, way, workers) for way in APPROXIMATE]
-    plain = best_measured(PLAIN, grounds)
+    plain = _tried(grounds, best_measured(PLAIN, grounds))
     assert plain is not None
     sharing = PARALLEL if plain.failure else (DATA_PARALLEL, *PARALLEL)
     if (data_parallel := _data_parallel(grounds, sharing)) is not None:
@@ -106,8 +109,15 @@ def _data_parallel(grounds: Grounds, kinds: Iterable[str]) -> Contender | None:
     near = [
         one for one, seconds in zip(found, expected, strict=True) if seconds <= limit < math.inf
     ]
-    best = best_of(near, grounds, "data parallelism")
+    best = _tried(grounds, best_of(near, grounds, "data parallelism"))
     return None if best is None or best.failure else best.unmeasured
+
+
+def _tried(grounds: Grounds, one: Contender | None) -> Contender | None:
+    """Return what has been measured: the only one of its kind has not, and memory may be short."""
+    if one is None or one.outcomes:
+        return one
+    return one.with_outcome(measure(grounds.session, one, _FEW_MINIBATCHES))
 
 
 def pipelines(grounds: Grounds, method: Method) -> list[Contender]:

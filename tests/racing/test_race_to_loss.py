@@ -113,9 +113,10 @@ def test_where_one_accelerator_has_not_got_the_memory_torchs_shards_set_the_loss
     tmp_path: Path,
 ) -> None:
     """Plain PyTorch needs 6.4 megabytes for weights, gradients and Adam's state alone."""
-    short = local_cluster(2, Link(bandwidth_bytes_per_second=1e9), memory_bytes=5e6)
+    short = local_cluster(2, Link(bandwidth_bytes_per_second=1e9), memory_bytes=5.6e6)
     adam = OptimizerSpec.parse("adam")
-    with ClusterSession(f"{NAME}:large", 2, links=short, optimizer=adam) as session:
+    emulated: dict[str, Any] = {"speeds": [0.4, 0.4], "links": short, "optimizer": adam}
+    with ClusterSession(f"{NAME}:large", 2, **emulated) as session:
         grounds = Grounds(session, *session.profile(repeats=2), Space(session.method))
         usual = usual_candidates(grounds)
         assert usual[0].way in ("zero-1", "zero-2", "fsdp")
