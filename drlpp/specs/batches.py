@@ -37,6 +37,12 @@ def chosen(batch: Structure, which: slice | Tensor) -> Structure:
     return pytree.tree_map(lambda tensor: tensor[which], batch)
 
 
+def equal_part(batch: Structure, number: int, parts: int) -> Structure:
+    """Return one of so many equal parts of a batch, counted from 0."""
+    size = len(tensors_in(batch)[0]) // parts
+    return chosen(batch, slice(number * size, (number + 1) * size))
+
+
 def joined(batches: Sequence[Structure]) -> Structure:
     """Return the samples of several batches, one after the other."""
     columns = zip(*map(tensors_in, batches), strict=True)

@@ -45,7 +45,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     PowerSGDState,
     powerSGD_hook,
 )
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
@@ -70,15 +69,13 @@ from drlpp.runtime.ipc.protocol import (
 )
 from drlpp.runtime.ipc.tensor_file import write_tree
 from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.averages import Averages, OuterSteps
 from drlpp.runtime.worker.plain_loop import PlainLoop
-from drlpp.specs.batches import Batch, chosen, tensors_in
+from drlpp.specs.batches import Batch, equal_part
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _PAUSE_SECONDS = 0.1
 """For Gloo's threads to end what is done."""
-
-_OUTER_RATE, _MOMENTUM = 0.7, 0.9
-"""Of DiLoCo's outer steps, as its paper and torchft have them."""
 
 _RANK, _WHOLE_AT_FIRST = 4, 2
 """Of PowerSGD's narrow matrices, and minibatches before it compresses: the fewest torch allows."""
@@ -130,7 +127,7 @@ class ParallelLoop(PlainLoop):
     ) -> None:
         self._way = way = training.way
         self._every = training.every
-        self._averagers: list[_Averages] = []
+        self._averagers: list[Averages] = []
         self._power_sgd: PowerSGDState | None = None
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._paced = paced
@@ -205,7 +202,7 @@ class ParallelLoop(PlainLoop):
         optimizer = build_optimizer(spec, weights)
         if not WAYS[self._way].local:
             return optimizer
-        kind = _OuterSteps if self._way == "diloco" else _Averages
+        kind = OuterSteps if self._way == "diloco" else Averages
         self._averagers.append(averager := kind(weights, self._every))
         return PostLocalSGDOptimizer(optimizer, averager)
 
@@ -271,9 +268,7 @@ class ParallelLoop(PlainLoop):
 
     def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
         """Train on this rank's part of a minibatch, which all ranks are given; return its loss."""
-        size = len(tensors_in(inputs)[0]) // self._ranks
-        part = slice(self._rank * size, (self._rank + 1) * size)
-        inputs, targets = chosen((inputs, targets), part)
+        inputs, targets = equal_part((inputs, targets), self._rank, self._ranks)
         collects = not last and self._collected + 1 < self.method.accumulate
         with self._without_sums() if collects else nullcontext(), self._resting():
             return super().step(inputs, targets, last=last)
@@ -302,44 +297,6 @@ class ParallelLoop(PlainLoop):
                 one.wait()
         self._emulated.begin()
         return work
-
-
-class _Averages(PeriodicModelAverager):
-    """Local SGD: every so many updates weights are averaged."""
-
-    kept: tuple[list[Tensor], ...] = ()
-
-    def __init__(self, weights: Sequence[Tensor], every: int) -> None:
-        super().__init__(every, warmup_steps=every - 1)
-
-
-class _OuterSteps(_Averages):
-    """DiLoCo (Douillard et al., 2023): what all have gained since is a gradient of their weights.
-
-    With it Nesterov's momentum makes one step.
-    """
-
-    def __init__(self, weights: Sequence[Tensor], every: int) -> None:
-        super().__init__(weights, every)
-        # Not what they hold: an average gives parameters other memory.
-        self._weights = weights
-        outer = [weight.detach().clone() for weight in weights]
-        self.kept = outer, [torch.zeros_like(weight) for weight in outer]
-
-    @torch.no_grad()
-    def average_parameters(self, params: Any) -> None:
-        """Do so if it is time."""
-        due = self.step % self.period == self.warmup_steps
-        super().average_parameters(params)
-        if not due:
-            return
-        outer, momentum = self.kept
-        gained = torch._foreach_sub(outer, list(self._weights))
-        torch._foreach_mul_(momentum, _MOMENTUM)
-        torch._foreach_add_(momentum, gained)
-        torch._foreach_add_(gained, momentum, alpha=_MOMENTUM)
-        torch._foreach_add_(outer, gained, alpha=-_OUTER_RATE)
-        torch._foreach_copy_(list(self._weights), outer)
 
 
 def train_parallel(

@@ -18,7 +18,7 @@ from drlpp.runtime.device.emulation import EmulatedAccelerator
 from drlpp.runtime.stage.passes.operators import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
-from drlpp.specs.batches import Batch, call, chosen, tensors_in
+from drlpp.specs.batches import Batch, call, equal_part
 from drlpp.specs.optimizer_spec import OptimizerSpec, divided, settled
 
 
@@ -134,9 +134,8 @@ class PlainLoop:
         """Return what each pass computes of a minibatch."""
         if self._passes == 1:
             return [(inputs, targets)]
-        size = len(tensors_in(inputs)[0]) // self._passes
-        parts = (slice(n * size, (n + 1) * size) for n in range(self._passes))
-        return [chosen((inputs, targets), part) for part in parts]
+        passes, whole = self._passes, (inputs, targets)
+        return [equal_part(whole, number, passes) for number in range(passes)]
 
     def _pass(self, inputs: Batch, targets: Batch) -> Tensor:
         """Compute gradients of a part of a minibatch; return its loss."""
