@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy
-
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput, InvalidPlacement
@@ -19,11 +17,11 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import LinkUsage, Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.baselines import gpipe
-from drlpp.planners.calibration.calibration import Calibration, merged
+from drlpp.planners.calibration.calibration import Calibration
 from drlpp.planners.planning import best_plan
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.search import Judge, Limits, Space
-from drlpp.specs.cluster import MOST_ACCELERATORS, Cluster
+from drlpp.specs.cluster import MOST_ACCELERATORS, Cluster, merged
 
 EVEN, PLANNED = "even cut", "planned with its profile"
 
@@ -140,8 +138,8 @@ class Replanner:
 
         Those of nearly the same factor get the same, so that equal ones stay equal to planners.
         """
-        factors = merged(numpy.array([*slower.values()]), _NOISE)
-        return replace(self, slower=dict(zip(slower, factors.tolist(), strict=True)))
+        factors = merged([*slower.values()], _NOISE)
+        return replace(self, slower=dict(zip(slower, factors, strict=True)))
 
     def slowness(self, plan: ExecutionPlan, seen: Measurement) -> dict[int, float]:
         """Return how many times as long as declared workers computed; none without a profile."""

@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import cached_property, reduce
 from itertools import pairwise, product
 from pathlib import Path
+from statistics import fmean
 from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -345,6 +346,22 @@ class Cluster(Document):
         between = self.between_hosts and scaled(self.between_hosts)
         within = scaled(self.within_host)
         return Cluster(hosts=tuple(hosts), within_host=within, between_hosts=between)
+
+
+def merged(speeds: Sequence[float], same: float) -> list[float]:
+    """Return speeds in which those near the smallest of them are replaced by their mean.
+
+    Args:
+        speeds: to be compared.
+        same: how far apart they are at most, as a part of the smallest.
+    """
+    groups: list[list[float]] = []
+    for speed in sorted(speeds):
+        if not groups or speed > groups[-1][0] * (1 + same):
+            groups.append([])
+        groups[-1].append(speed)
+    means = {speed: fmean(group) for group in groups for speed in group}
+    return [means[speed] for speed in speeds]
 
 
 NAMED_CLUSTERS = Path(__file__).with_name("clusters")

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import pickle
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,13 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.host import WorkerHost
-from drlpp.runtime.ipc.protocol import Route, TimeLink, TimeTraining, TrainingTimes
+from drlpp.runtime.ipc.protocol import TimeTraining, TrainingTimes
+from drlpp.runtime.session.measured_cluster import (
+    crowded_host,
+    session_cluster,
+    time_hosts,
+    time_speeds,
+)
 from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.worker.operator_timing import (
     BACKWARD,
@@ -44,31 +49,17 @@ from drlpp.runtime.worker.operator_timing import (
 )
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import STASH
-from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import settled
 
 if TYPE_CHECKING:
     from drlpp.runtime.session.session import ClusterSession
-    from drlpp.runtime.session.worker_group import WorkerGroup
 
 _OPERATORS, _WHOLE, _SHARED = "operators", "whole", "shared"
 _PARTS, _HALVES, _MICROBATCH = "parts", "halves", "microbatch"
 _MOST_PARTS = 8
 _MICROBATCHES = (4, 2)
 """One of so many equal parts of a minibatch is timed, too."""
-
-_ALONE = Link(bandwidth_bytes_per_second=1e12)
-"""The link of a worker that is alone on its host, where it sends nothing."""
-
-_AS_FAST = 0.8
-"""The part of the fastest host's bandwidth from which on another host's network counts as equal."""
-
-_LINK_REPEATS = 5
-"""Timed messages for each repeat of an operator: messages are quick, and scatter more."""
-
-_SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
-_LEAST_TRANSFER = 0.1
-"""The least part of a large message's seconds that counts for its bytes rather than its way."""
 
 
 def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
@@ -89,7 +80,11 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
             command = replace(training, repeats=fewest, group=group)
         times[name] = list(session.command(dict.fromkeys(measuring, command)).values())
     if session.links is None:
-        cluster = session_cluster(hosts, devices, session.speeds, time_hosts(session, repeats))
+        links, speeds = time_hosts(session, repeats), session.speeds
+        if min(speeds) == 1:
+            known = dict(zip(measuring, times[_WHOLE], strict=True))
+            speeds = time_speeds(session, trainings[_WHOLE], known)
+        cluster = session_cluster(hosts, devices, speeds, links)
     else:
         cluster = session.links.with_speeds(session.speeds)
     if crowded := crowded_host(session.speeds, hosts, devices):
@@ -317,94 +312,3 @@ def _spread(values: Sequence[float]) -> float:
         return 0.0
     first, _, third = statistics.quantiles(values, n=4)
     return (third - first) / 2
-
-
-# Links, and the cluster that a session's workers are
-
-
-def time_hosts(workers: WorkerGroup, repeats: int) -> dict[Route, Link]:
-    """Time the links within a host and between hosts; return them by the workers at their ends."""
-    found = {}
-    for ends in ends_to_measure(workers.of_worker.values()):
-        sizes, group = (_SMALL_BYTES, _LARGE_BYTES), workers.new_link(*ends)
-        command = TimeLink(*ends, sizes, _LINK_REPEATS * repeats, group)
-        found[ends] = link_of(workers.command(dict.fromkeys(ends, command))[ends[0]])
-    return found
-
-
-def link_of(times: Mapping[int, float]) -> Link:
-    """Return the latency of a small message, and the bandwidth of what a large one takes more.
-
-    The difference of two times that scatter may come to nothing, so it counts as a part of the
-    large message's time at least: the bandwidth is at most ten times what that message achieved.
-    """
-    small, large = times[_SMALL_BYTES], times[_LARGE_BYTES]
-    transfer_seconds = max(large - small, _LEAST_TRANSFER * large)
-    return Link(
-        bandwidth_bytes_per_second=_LARGE_BYTES / transfer_seconds,
-        latency_seconds=min(small, large),
-    )
-
-
-def ends_to_measure(hosts: Iterable[WorkerHost]) -> list[Route]:
-    """Return pairs of workers whose links tell about all others.
-
-    One pair on the first host that has two workers, and one from the controller's host to every
-    other.
-    """
-    first, *others = found = list({host.name: host.workers for host in hosts}.values())
-    inside = [(workers[0], workers[1]) for workers in found if len(workers) > 1]
-    return inside[:1] + [(first[0], workers[0]) for workers in others]
-
-
-def session_cluster(
-    hosts: Sequence[WorkerHost],
-    devices: Sequence[DeviceFacts],
-    speeds: Sequence[float],
-    links: Mapping[Route, Link],
-) -> Cluster:
-    """Return the cluster that has the workers as accelerators, by links of :func:`time_hosts`."""
-    names = [host.name for host in hosts]
-    between = {names[other]: link for (_, other), link in links.items() if names[other] != names[0]}
-    fastest = max(between.values(), key=lambda link: link.bandwidth_bytes_per_second, default=None)
-    inside = next((link for (a, b), link in links.items() if names[a] == names[b]), _ALONE)
-    emulated = min(speeds) < 1
-    lines = []
-    for name, workers in {host.name: host.workers for host in hosts}.items():
-        memory: list[float | None] = [devices[worker].memory_bytes for worker in workers]
-        if gpus := {devices[worker].identity for worker in workers} - {""}:
-            # CPUs have limits of their own, GPUs may be shared.
-            memory = [min(filter(None, memory)) / -(-len(workers) // len(gpus))] * len(workers)
-        lines += [
-            Host(
-                name=name,
-                accelerators=len([*alike]),
-                device=next((devices[w].type for w in workers if devices[w].identity), "cpu"),
-                memory_bytes=bytes_,
-                network=_own_network(between.get(name), fastest),
-            )
-            for bytes_, alike in groupby(memory)
-        ]
-    cluster = Cluster(hosts=tuple(lines), within_host=inside, between_hosts=fastest)
-    return cluster.with_speeds(speeds) if emulated else cluster
-
-
-def crowded_host(
-    speeds: Sequence[float], hosts: Sequence[WorkerHost], devices: Sequence[DeviceFacts]
-) -> str | None:
-    """Say which host has more CPU workers than cores, if these emulate no accelerators."""
-    for host, device in zip(hosts, devices, strict=True):
-        if min(speeds) == 1 and device.type == "cpu" and len(host.workers) > len(host.cores):
-            return (
-                f"{len(host.workers)} workers share {len(host.cores)} cores of {host.name}, but "
-                "predictions assume a core for each; start as many workers as cores, or emulate "
-                "slower accelerators (speeds)"
-            )
-    return None
-
-
-def _own_network(link: Link | None, fastest: Link | None) -> Link | None:
-    if link is None or fastest is None:
-        return None
-    slow = link.bandwidth_bytes_per_second < _AS_FAST * fastest.bandwidth_bytes_per_second
-    return link if slow else None

@@ -39,7 +39,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LinkUsage, Measurement
 from drlpp.planners.calibration.scales import DECLARED, NOISE, Scales, ScalesPosterior
 from drlpp.planners.problem import PlanningProblem
-from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.cluster import Cluster, Host, Link, merged
 
 # Standard deviations of logarithms: how far off what was declared may be, and what is measured.
 # Those of operators and their kinds, of speeds, and of busy times have a scale each.
@@ -279,8 +279,9 @@ class Calibration:
             backward_overhead_seconds=float((1 - share) * self._overhead_seconds * overhead),
             **of_parameters,
         )
-        speeds = merged(numpy.array(self.cluster.speeds) * factors[operators + 3 :])
-        cluster, (within, between) = self.cluster.with_speeds(speeds.tolist()), links
+        speeds = numpy.array(self.cluster.speeds) * factors[operators + 3 :]
+        cluster = self.cluster.with_speeds(merged(speeds.tolist(), _SAME_SPEED))
+        within, between = links
         corrected_cluster = Cluster(
             hosts=self._with_room(cluster),
             within_host=_corrected(cluster.within_host, within),
@@ -310,23 +311,6 @@ class Calibration:
             else host.model_copy(update={"memory_bytes": corrected(host.memory_bytes)})
             for host in cluster.hosts
         )
-
-
-def merged(speeds: Array, same: float = _SAME_SPEED) -> Array:
-    """Return speeds in which those near the smallest of them are replaced by their mean.
-
-    Args:
-        speeds: to be compared.
-        same: how far apart they are at most, as a part of the smallest.
-    """
-    order = numpy.argsort(speeds)
-    result = speeds.astype(float).copy()
-    begin = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or speeds[order[end]] > speeds[order[begin]] * (1 + same):
-            result[order[begin:end]] = speeds[order[begin:end]].mean()
-            begin = end
-    return result
 
 
 def link_factors(cluster: Cluster, usages: Sequence[LinkUsage]) -> tuple[Array, Array]:

@@ -156,10 +156,12 @@ def test_worker_of_another_host_is_replaced(
 
 
 def test_profile_tells_hosts_and_links_apart(
-    captured: CapturedModel, session: ClusterSession
+    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.use_samples(captured.task.inputs, captured.task.targets)
+    monkeypatch.setattr(session.of_worker[2], "machine", "another")
     _, cluster = session.profile(repeats=2)
+    assert cluster.speeds[0] == 1, "those of the other machine are measured"
     assert cluster.accelerators == 4
     assert cluster.host_of == (0, 0, 1, 1)
     assert cluster.between_hosts is not None

@@ -15,7 +15,11 @@ from drlpp.runtime.hosts.host import Ended, Event, Hosts, LocalHost, WorkerHost
 from drlpp.runtime.ipc.protocol import Load, Release, WorkerSpec
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session import worker_group
-from drlpp.runtime.session.profiling import crowded_host, ends_to_measure, session_cluster
+from drlpp.runtime.session.measured_cluster import (
+    crowded_host,
+    ends_to_measure,
+    session_cluster,
+)
 from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.specs.cluster import DeviceChoice, Link
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -15,12 +15,15 @@ from torch import nn
 from drlpp.capturing.capture import capture
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
+from drlpp.errors import OutOfMemory
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, TimeLimits
+from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.protocol import TrainingTimes
-from drlpp.runtime.session.profiling import link_of, profile_of
+from drlpp.runtime.session.measured_cluster import link_of, speeds_of, time_speeds
+from drlpp.runtime.session.profiling import profile_of
 from drlpp.runtime.worker import operator_timing
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -179,6 +182,22 @@ def test_no_link_is_much_faster_than_its_large_message_was(small: float, large: 
     assert link.latency_seconds == min(small, large)
     if large > 2 * small:
         assert link.seconds(4 * 1024 * 1024) == pytest.approx(large)
+
+
+def test_other_machines_show_how_fast_they_are() -> None:
+    """A minibatch of 9 + 18 s takes the second machine's workers twice as long."""
+    hosts = [Mock(machine=name) for name in ("first", "first", "second", "second")]
+    session = Mock(of_worker=dict(enumerate(hosts)), devices=[DeviceFacts()] * 4)
+    (usual,), (slow,) = stage_times([9.0], [4.0]), stage_times([18.0], [4.0])
+    known, training = {0: usual, 1: usual}, Mock()
+    session.command.return_value = {2: slow, 3: slow}
+    assert time_speeds(session, training, known) == [1, 1, 0.5, 0.5]
+    session.command.assert_called_once_with({2: training, 3: training})
+    (similar,) = stage_times([10.0], [4.0])
+    assert speeds_of("aab", {0: usual, 2: similar}, [0]) == [1, 1, 1], "what differs little"
+    session.command.side_effect = OutOfMemory("worker 2 needs more")
+    assert time_speeds(session, training, known) == [1] * 4
+    assert "worker 2 needs more" in session.note.call_args.args[0]
 
 
 def test_slower_workers_take_their_time() -> None:
