@@ -57,7 +57,12 @@ def scaled_links(world: Cluster, weight_bytes: float, seconds: float) -> Cluster
         bandwidth_bytes_per_second=weight_bytes / (real_ratio(world) * seconds),
         latency_seconds=world.between_hosts.latency_seconds * scale,
     )
-    host = Host(name="host", count=world.accelerators, accelerators=1)
+    return hosts_of_one(world.accelerators, link)
+
+
+def hosts_of_one(count: int, link: Link) -> Cluster:
+    """Return hosts of one accelerator each, with a link between any two."""
+    host = Host(name="host", count=count, accelerators=1)
     return Cluster(hosts=(host,), within_host=link, between_hosts=link)
 
 

@@ -3,6 +3,9 @@
 Data parallelism is the paper's: every worker has a minibatch of its own, and one update is made of
 all of them. PipeDream's planner chooses stages and replicas from a profile of the live workers and
 links, for one level of the slowest bandwidth, as for the paper's 15-1.
+
+Links are those of one host, or to a model what 10 and 25 Gbit/s, as between the hosts of the
+paper's clusters A and B, are to the published one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from benchmarks.learning.study import Point, reached
 from benchmarks.papers.claims import NOT_YET, Claim, judged_seconds, section, spread
 from benchmarks.papers.figures import PIPEDREAM_TABLE_1
 from benchmarks.study import Needs, Row, Study, this_machine
-from drlpp.capturing.capture import capture
+from benchmarks.world import hosts_of_one
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import RunFailure
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference
@@ -36,6 +40,7 @@ from drlpp.runtime import ClusterSession
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainerCallbacks, TrainingPlan
 from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 REPETITIONS = 6
@@ -53,19 +58,20 @@ class Model:
 
     Attributes:
         reference: name of the model.
-        data: their name.
+        data: their name; None if it is timed only.
         options: of the model.
+        ratio: R_w of the published one at 10 Gbit/s, seconds of sending all weights for each of a
+            minibatch on one GPU, by the profile in PipeDream's repository; None without one.
         rate: of Adam, the same for both, as in the paper.
         epochs: that data parallelism trains.
-        learns: whether it is trained to a loss, or timed only.
     """
 
     reference: str
-    data: str
+    data: str | None
     options: dict[str, Option] = field(default_factory=dict)
+    ratio: float | None = None
     rate: float = 0.001
     epochs: int = 8
-    learns: bool = True
 
     @property
     def named(self) -> ModelReference:
@@ -79,8 +85,10 @@ class Model:
 
 
 MODELS = {
-    "AlexNet, digits": Model("alexnet", "digits", SMALL["alexnet"], rate=0.0003),
-    "ResNet-50, digits": Model("resnet50", "digits", SMALL["resnet50"], learns=False),
+    "AlexNet, digits": Model("alexnet", "digits", SMALL["alexnet"], 2.29, rate=0.0003),
+    "VGG-16": Model("vgg16", None, SMALL["vgg16"], 0.66),
+    "ResNet-50": Model("resnet50", None, SMALL["resnet50"], 0.18),
+    "GNMT-8": Model("gnmt8", None, SMALL["gnmt8"], 6.93),
     "LSTMs with attention, dates": Model(
         "examples.translation:translator",
         "benchmarks.learning.tasks:date_sentences",
@@ -107,9 +115,8 @@ WORKERS = 4
 SPEED = 0.4
 """Of an accelerator, in cores."""
 
-LINKS = {"one host": (None, SPEED), "two hosts, 1 Gbit/s": ("auto", 1.0)}
-"""By the name of the links: the Ray cluster, and the speeds that workers emulate there; the hosts
-of an emulated cluster are slowed down already."""
+LINKS = {"one host": None, "10 Gbit/s": 1.0, "25 Gbit/s": 2.5}
+"""Times as fast as 10 Gbit/s."""
 
 
 class Case(Record):
@@ -174,6 +181,11 @@ class Training(Row):
         return reached(target, self.points)
 
 
+def _session(captured: CapturedModel, model: Model, links: Cluster | None = None) -> ClusterSession:
+    speeds = [SPEED] * WORKERS
+    return ClusterSession(captured, WORKERS, optimizer=model.optimizer, speeds=speeds, links=links)
+
+
 def everywhere(operators: int, workers: int) -> Candidate:
     """Return data parallelism."""
     whole = Stage(operators=tuple(range(operators)), accelerators=tuple(range(workers)))
@@ -189,13 +201,14 @@ class Times(Study[Case, Timing]):
     needs = Needs(quiet=True, hours=0.5)
 
     def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
-        """Return every model on every link; those of two hosts need a cluster of Ray."""
+        """Return every model on every link; those without a ratio on one host."""
         if short:
             return [Case(model=SHORT, links="one host", repetitions=1, minibatches=4)]
         return [
             Case(model=model, links=links, repetitions=seeds or REPETITIONS)
-            for links in LINKS
-            for model in MODELS
+            for links, faster in LINKS.items()
+            for model, of in MODELS.items()
+            if faster is None or of.ratio is not None
         ]
 
     def run(self, case: Case) -> Timing:
@@ -204,17 +217,16 @@ class Times(Study[Case, Timing]):
         Raises:
             RunFailure: a placement cannot be run.
         """
-        model, (cluster, speed) = MODELS[case.model], LINKS[case.links]
-        captured = capture(model.named)
-        with ClusterSession(
-            captured,
-            WORKERS,
-            optimizer=model.optimizer,
-            speeds=[speed] * WORKERS if speed < 1 else None,
-            device="cpu",
-            cluster=cluster,
-        ) as session:
+        model, faster = MODELS[case.model], LINKS[case.links]
+        captured, links = capture(model.named), None
+        with _session(captured, model) as session:
             profile, measured = session.profile(5 if case.minibatches >= MINIBATCHES else 2)
+        if faster is not None:
+            assert model.ratio is not None
+            sending = model.ratio / faster * sum(profile.seconds) / SPEED
+            link = Link(bandwidth_bytes_per_second=captured.graph.parameter_bytes / sending)
+            links = measured = hosts_of_one(WORKERS, link).with_speeds([SPEED] * WORKERS)
+        with _session(captured, model, links) as session:
             method = Method(policy="stash")
             problem = PlanningProblem.profiled(profile, measured, method, session.optimizer)
             placement = pipedream(problem, flat=True).placement
@@ -234,7 +246,7 @@ class Times(Study[Case, Timing]):
                 case=case,
                 bandwidth=measured.link(0, WORKERS - 1).bandwidth_bytes_per_second,
                 placement=placement,
-                epoch=RaceData(captured, model.data).first.minibatches,
+                epoch=RaceData(captured, model.data).first.minibatches if model.data else 0,
                 seconds={way: tuple(found) for way, found in seconds.items()},
                 machine=this_machine(),
             )
@@ -260,7 +272,7 @@ class Learning(Study[TrainingCase, Training]):
         return [
             TrainingCase(model=name, placement=placement, epochs=model.epochs, seed=seed)
             for name, model in MODELS.items()
-            if model.learns
+            if model.data is not None
             for placement in dict.fromkeys(
                 [None, *(t.found for t in timings if t.case.model == name)]
             )
@@ -290,6 +302,7 @@ class Learning(Study[TrainingCase, Training]):
                 way = everywhere(len(session.graph), WORKERS)
             else:
                 way = Candidate(case.placement, Method(policy="stash"))
+            assert model.data is not None
             data = RaceData(captured, model.data)
             return Training(case=case, points=tuple(_epochs(session, data, way, case)))
 
@@ -356,7 +369,7 @@ def table_1(timings: Sequence[Timing], trainings: Sequence[Training]) -> dict[st
         plain, theirs = (epochs[way] for way in (DATA_PARALLEL, PIPEDREAM))
         both = bool(plain and theirs)
         to_loss = ratio * statistics.mean(plain) / statistics.mean(theirs) if both else None
-        learns = MODELS[timing.case.model].learns
+        learns = MODELS[timing.case.model].data is not None
         rows.append(
             {
                 "model, data": timing.case.model,
