@@ -8,15 +8,20 @@ replicas hold many weights the rule is too low, and a search that goes by it end
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy
 
-from drlpp.costs.stage_cost import Group, StageSeconds, ring_seconds
+from drlpp.costs.stage_cost import Array, Group, StageSeconds, ring_seconds
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import BUCKET_BYTES
 from drlpp.specs.cluster import Cluster
+
+_LISTED = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
+"""The name of the outermost module of a list, in front of an operator's."""
 
 
 class Bucket(NamedTuple):
@@ -38,13 +43,8 @@ def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
     read goes with the last that the backward comes to. What other stages hold copies of is summed
     by itself.
     """
-    own = workload.parameter_bytes.copy()
+    own = _own_bytes(workload, operators)
     whole = float(workload.backward_seconds[list(operators)].sum()) or 1.0
-    here = set(operators)
-    for tie in workload.ties:
-        readers = [operator for operator in tie.operators if operator in here]
-        apart = tie.trained and len(readers) < len(tie.operators)
-        own[readers if apart else readers[1:]] -= tie.bytes_
     found: list[Bucket] = []
     bytes_ = passed = ready = 0.0
     for operator in sorted(operators, reverse=True):
@@ -58,6 +58,41 @@ def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
         bytes_ += added
         ready = passed / whole
     return [*found, Bucket(bytes_, ready)] if bytes_ else found
+
+
+def wrapped_blocks(workload: Workload) -> list[Bucket]:
+    """Return what users wrap for shards, the last first, and behind it the rest of the model.
+
+    That are the outermost modules of lists, as names of operators tell:
+    ``layers.3.attention.linear`` belongs to ``layers.3``. A model without any has buckets instead.
+    """
+    own, whole = _own_bytes(workload, range(len(workload))), workload.backward_seconds.sum() or 1.0
+    found: dict[str, list[int]] = {}
+    rest = 0.0
+    for operator in reversed(range(len(workload))):
+        listed = _LISTED.match(workload.names[operator])
+        if listed is not None:
+            found.setdefault(listed[0], []).append(operator)
+        else:
+            rest += own[operator]
+    blocks = [
+        Bucket(float(own[block].sum()), float(workload.backward_seconds[block[-1] :].sum() / whole))
+        for block in found.values()
+    ]
+    blocks = [block for block in blocks if block.bytes_]
+    return (
+        [*blocks, Bucket(rest, 1.0)] if blocks else buckets_of(workload, (*range(len(workload)),))
+    )
+
+
+def _own_bytes(workload: Workload, operators: Sequence[int]) -> Array:
+    """Return the bytes of weights that each operator brings to a stage of some."""
+    own, here = workload.parameter_bytes.copy(), set(operators)
+    for tie in workload.ties:
+        readers = [operator for operator in tie.operators if operator in here]
+        apart = tie.trained and len(readers) < len(tie.operators)
+        own[readers if apart else readers[1:]] -= tie.bytes_
+    return own
 
 
 class SumsLeft:

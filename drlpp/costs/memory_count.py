@@ -87,6 +87,9 @@ class MemoryCount(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            # A tensor of shards has the size of the whole. What it makes of its parts comes here.
+            return NotImplemented
         made = function(*args, **(kwargs or {}))
         new = [t for t in _dense(made) if t.untyped_storage()._cdata not in self._alive]
         if new:
@@ -97,12 +100,15 @@ class MemoryCount(TorchDispatchMode):
 
 
 def _dense(values: Any) -> list[Tensor]:
-    """Return the tensors among values that have memory of a processor."""
+    """Return the tensors among values that have memory of a processor themselves."""
     found = [values] if isinstance(values, Tensor) else pytree.tree_leaves(values)
     return [
         value
         for value in found
-        if isinstance(value, Tensor) and value.is_cpu and value.layout is torch.strided
+        if isinstance(value, Tensor)
+        and type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
+        and value.is_cpu
+        and value.layout is torch.strided
     ]
 
 

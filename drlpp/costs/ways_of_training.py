@@ -9,8 +9,8 @@ weights of a block before its computation, and sum its gradients behind it::
 
 Here m is on m accelerators of a ring, the slowest of which counts, W the bytes of weights and B the
 bandwidth of the slowest link: a gather, or a reduce-scatter, takes (m − 1)·(W / (m B) + latency),
-an all-reduce twice that. Blocks are the buckets in which replicas sum gradients
-(:mod:`drlpp.costs.buckets`), about as small as users wrap. On CPUs torch's Gloo makes a
+an all-reduce twice that. Blocks are those that users wrap, where nothing is gathered the buckets in
+which replicas sum gradients (:mod:`drlpp.costs.buckets`). On CPUs torch's Gloo makes a
 reduce-scatter of an all-reduce, so that it takes as long.
 """
 
@@ -24,7 +24,7 @@ from itertools import pairwise
 
 import numpy
 
-from drlpp.costs.buckets import buckets_of
+from drlpp.costs.buckets import buckets_of, wrapped_blocks
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_cost import Group, ring_seconds
 from drlpp.costs.workload import Workload
@@ -42,8 +42,9 @@ _SAMPLES = (8, 1.16), (64, 1.6)
 _POWERSGD_LOSES = 0.2
 """Of rank 4, with the decoder of 2.7 million weights (docs/results.md)."""
 
-_BLOCKS_GATHERED = 2
-"""Whole blocks that FSDP holds: the one that is computed, and the next."""
+_BLOCKS_GATHERED = 3
+"""Whole blocks that FSDP holds: the one that is computed, and the next as it comes and as it is
+used. What is in no block stays during a pass, with its gradients."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class WayOfTraining:
         copies: of the weights that it keeps besides.
         loses: samples that it takes to a loss beyond plain PyTorch's, for each of these; of local
             ways as averages are rare.
-        shards: of weights, gradients and optimizer state, which each accelerator has a part of.
+        shards_state: whether each accelerator has a part of the optimizer's state, and makes a part
+            of an update; those that gather have one of weights and gradients, too.
     """
 
     torch: str
@@ -74,15 +76,13 @@ class WayOfTraining:
     updates: float = 0.0
     copies: int = 0
     loses: float = 0.0
-    shards: frozenset[str] = frozenset()
+    shards_state: bool = False
 
     @property
     def approximates(self) -> bool:
         """Whether its updates are not those of plain PyTorch: only a loss tells how good it is."""
         return self.local or self.loses > 0
 
-
-_WEIGHTS, _GRADIENTS, _STATE = "weights", "gradients", "state"
 
 PLAIN = "plain"
 WAYS = {
@@ -100,18 +100,14 @@ WAYS = {
         copies=2,
         loses=_POWERSGD_LOSES,
     ),
-    "zero-1": WayOfTraining(
-        "ZeroRedundancyOptimizer", sums=2, afterwards=1, shards=frozenset({_STATE})
-    ),
+    "zero-1": WayOfTraining("ZeroRedundancyOptimizer", sums=2, afterwards=1, shards_state=True),
     "zero-2": WayOfTraining(
         "fully_shard with reshard_after_forward=False",
         gathers=1,
         sums=1,
-        shards=frozenset({_GRADIENTS, _STATE}),
+        shards_state=True,
     ),
-    "fsdp": WayOfTraining(
-        "fully_shard", gathers=2, sums=1, shards=frozenset({_WEIGHTS, _GRADIENTS, _STATE})
-    ),
+    "fsdp": WayOfTraining("fully_shard", gathers=2, sums=1, shards_state=True),
     # What is averaged; DiLoCo's weights of the last average, and their momentum.
     "local-sgd": WayOfTraining("PostLocalSGDOptimizer", afterwards=2, local=True, copies=1),
     "diloco": WayOfTraining("torchft's DiLoCo", afterwards=2, local=True, copies=3),
@@ -181,7 +177,8 @@ class WaysOfTraining:
         operators = tuple(range(len(workload)))
         self._work = self._workload.stage(operators, last=True)
         # The last of the model first.
-        self._blocks = buckets_of(self._workload, operators)
+        self._buckets = buckets_of(self._workload, operators)
+        self._wrapped = wrapped_blocks(self._workload)
 
     def best(self) -> list[PredictedWay]:
         """Return each way that is possible, on the accelerators on which it is fastest and fits.
@@ -238,7 +235,7 @@ class WaysOfTraining:
         least = factor * workload.update_overhead_seconds
         update = float(work.update_seconds) * factor
         behind += way.updates * update
-        if _STATE in way.shards:
+        if way.shards_state:
             update = least + (update - least) / m
 
         def halves(bytes_: float) -> float:
@@ -249,7 +246,7 @@ class WaysOfTraining:
         sums = 2 if way.sums and on_cpus else way.sums
         blocks = [
             (halves(bytes_), sums * halves(bytes_ * way.compression), ready)
-            for bytes_, ready in self._blocks
+            for bytes_, ready in (self._wrapped if way.gathers else self._buckets)
         ]
         computing = before + forward + backward + behind
         summed = before + _pass_seconds(blocks, forward, backward, behind, way.gathers)
@@ -293,19 +290,18 @@ class WaysOfTraining:
 
     def _memory_bytes(self, way: WayOfTraining, accelerators: int, parts: int) -> float:
         work, m = self._work, accelerators
-        weights = float(work.parameter_bytes)
-        block = max((bytes_ for bytes_, _ in self._blocks), default=0.0)
-        held = {_WEIGHTS: weights, _GRADIENTS: weights, _STATE: weights * self._state_copies}
-        total = weights * way.copies
-        total += sum(bytes_ / (m if kind in way.shards else 1) for kind, bytes_ in held.items())
+        weights, kept = float(work.parameter_bytes), float(work.kept_bytes) / parts
+        working = float(work.working_bytes) / parts
+        state = self._state_copies * weights / (m if way.shards_state else 1)
+        if not way.gathers:
+            return weights * (2 + way.copies) + state + kept + working
+        *blocks, rest = (bytes_ for bytes_, _ in self._wrapped)
+        block, own = max(blocks, default=0.0), weights / m
+        # Gradients of one pass come as its activations go.
+        held = own + state + (max(kept, own) if parts == m else kept + own)
         if way.gathers == 1:
-            # The accelerator's own part, beside the whole that was gathered.
-            total += weights / m
-        elif way.gathers:
-            total += min(_BLOCKS_GATHERED * block, weights)
-        if _GRADIENTS in way.shards:
-            total += block
-        return total + float(work.kept_bytes + work.working_bytes) / parts
+            return held + weights + max(block, rest, working)
+        return held + max(_BLOCKS_GATHERED * block + 2 * rest, rest + working)
 
 
 def _samples(every: int) -> float:
