@@ -1,8 +1,9 @@
 """Compiled stages: forward and backward by AOTAutograd and inductor, as with ``torch.compile``.
 
 A stage is a graph with its weights as inputs. So it is compiled as it is, without a reading of
-Python code, and for whatever version of the weights a pass is lent. Inductor keeps what it makes on
-disk, by content: stages that are alike, on any worker and in any run, are compiled once.
+Python code, and for whatever version of the weights a pass is lent. Blocks that repeat
+(:mod:`drlpp.runtime.stage.repeated_blocks`) are compiled once. Inductor keeps what it makes on
+disk, by content: what is alike, on any worker and in any run, is compiled once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from drlpp.capturing.aten import named
 from drlpp.runtime.device.compiling import IN_THIS_PROCESS, without_lock_between_processes
 from drlpp.runtime.stage.passes.operators import draws, passes_in, seeded, without_autocast
 from drlpp.runtime.stage.passes.passes import StageValues
+from drlpp.runtime.stage.repeated_blocks import content, divided
 from drlpp.runtime.stage.stages import Buffer, StageOutput, StageProgram, Weight
 from drlpp.schedule.method import Precision
 
@@ -43,8 +45,8 @@ CompiledStage = Callable[
 ]
 """Returns what other stages read and, on the last stage, the loss."""
 
-_MOST_KEPT = 16
-"""What a worker keeps of the stages that it held last."""
+_MOST_KEPT = 64
+"""What a worker keeps of the stages, and blocks, that it held last."""
 
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
@@ -83,18 +85,34 @@ def compiled(
     for node in list(module.graph.nodes):
         _make_compilable(node, precision)
     module.recompile()
-    kinds = [(one.shape, one.stride(), one.dtype, one.requires_grad) for one in inputs]
-    key = module.code, repr(kinds), precision, recomputes
-    if key not in _made:
-        with passes_in(precision, inputs[0].device):
-            _made[key] = _compile(module, inputs, _Partition(precision, recomputes))
-    _made.move_to_end(key)
-    while len(_made) > _MOST_KEPT:
-        _made.popitem(last=False)
-    call = _made[key]
+    weights = {
+        f"argument_{number}": one.name
+        for number, one in enumerate(program.arguments)
+        if isinstance(one, Weight)
+    }
+    partition = _Partition(precision, recomputes)
+    with passes_in(precision, inputs[0].device):
+        call = _known(module, inputs, partition, partial(_compile, weights, inputs))
     if isinstance(call, CannotBeCompiled):
         raise call
     return partial(_called, program, call)
+
+
+def _known(
+    module: fx.GraphModule,
+    inputs: Sequence[Tensor],
+    partition: _Partition,
+    compile_: Callable[[fx.GraphModule, _Partition], Compiled | CannotBeCompiled],
+) -> Compiled | CannotBeCompiled:
+    """Return what was made of an equal graph for equal inputs before, or make it."""
+    kinds = [(one.shape, one.stride(), one.dtype, one.requires_grad) for one in inputs]
+    key = content(module.graph.nodes), repr(kinds), partition.uuid()
+    if key not in _made:
+        _made[key] = compile_(module, partition)
+    _made.move_to_end(key)
+    while len(_made) > _MOST_KEPT:
+        _made.popitem(last=False)
+    return _made[key]
 
 
 def _called(
@@ -129,7 +147,10 @@ class _Partition(CustomPartitionerFn):
 
 
 def _compile(
-    module: fx.GraphModule, inputs: Sequence[Tensor], partition: _Partition
+    weights: Mapping[str, str],
+    inputs: Sequence[Tensor],
+    module: fx.GraphModule,
+    partition: _Partition,
 ) -> Compiled | CannotBeCompiled:
     fake = FakeTensorMode(shape_env=ShapeEnv())
     without_lock_between_processes()
@@ -141,17 +162,63 @@ def _compile(
     try:
         with (
             warnings.catch_warnings(action="ignore"),
-            tracing(TracingContext(fake)),
             inductor_config.patch(settings),
             # The backward now, not when it is run first.
             functorch_config.patch(force_non_lazy_backward_lowering=True),
         ):
             fakes = [fake.from_tensor(value, static_shapes=True) for value in inputs]
-            call: Any = compile_fx(module, fakes)
+            if (parts := divided(module, weights)) is None:
+                return _compiled(fake, fakes, module, partition)
+            return _Parts(parts, fake, partition).compiled(fakes)
     except Exception as error:
         said = " ".join(str(error).split())[:300]
         return CannotBeCompiled(f"{type(error).__name__}: {said}")
+
+
+def _compiled(
+    fake: FakeTensorMode, fakes: Sequence[Tensor], module: fx.GraphModule, _: _Partition
+) -> Compiled:
+    with tracing(TracingContext(fake)):
+        call: Compiled = compile_fx(module, fakes)
     return call
+
+
+class _Parts(fx.Interpreter):
+    """Compiles the parts of a graph one after the other, for what each is given."""
+
+    def __init__(self, whole: fx.GraphModule, fake: FakeTensorMode, partition: _Partition) -> None:
+        super().__init__(whole)
+        self._whole, self._fake, self._partition = whole, fake, partition
+        self._calls: dict[str, Compiled] = {}
+
+    def compiled(self, fakes: Sequence[Tensor]) -> Compiled:
+        """Return the graph that calls what was made of its parts."""
+        with self._fake:
+            self.run(*fakes)
+        for name, call in self._calls.items():
+            setattr(self._whole, name, _Called(call))
+        return self._whole
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return a constant of the graph."""
+        return self._fake.from_tensor(super().get_attr(target, args, kwargs), static_shapes=True)
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Compile a part, and return what it would return."""
+        part = self._whole.get_submodule(target)
+        given = [one.detach().requires_grad_(one.requires_grad) for one in args]
+        call = _known(part, given, self._partition, partial(_compiled, self._fake, given))
+        self._calls[target] = call
+        return part(*args)
+
+
+class _Called(torch.nn.Module):
+    def __init__(self, call: Compiled) -> None:
+        super().__init__()
+        self._call = call
+
+    def forward(self, *given: Tensor) -> Sequence[Tensor]:
+        return self._call(*given)
 
 
 def _inputs(program: StageProgram, values: StageValues, targets: Sequence[Tensor]) -> list[Tensor]:

@@ -13,11 +13,14 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem
+from drlpp.planners.map import ways_of_training
 from drlpp.racing.contenders import Contender
 from drlpp.racing.plain import measure_plain
 from drlpp.racing.rivals import PLAIN
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts.session_hosts import memory_of
+from drlpp.runtime.ipc.protocol import ParallelWay
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
@@ -157,7 +160,7 @@ def test_what_is_counted_was_predicted(captured: CapturedModel) -> None:
             assert found == pytest.approx(played.memory_bytes, rel=0.05), str(method)
 
 
-def test_what_copies_on_stages_take_was_predicted() -> None:
+def test_what_copies_on_stages_and_torchs_shards_take_was_predicted() -> None:
     sizes = {"hidden": 64, "layers": 3, "heads": 2, "positions": 32, "vocabulary": 2000}
     language = ModelReference.named("gpt2", batch_size=4, sequence_length=32, **sizes)
     captured = capture(language)
@@ -170,3 +173,10 @@ def test_what_copies_on_stages_take_was_predicted() -> None:
             memory, workload = MemoryModel.of(method, ADAMW), Workload.of(profile, method)
             played = simulate(workload, session.links, two, method, memory=memory)
             assert found == pytest.approx(played.memory_bytes, rel=0.1), str(method)
+        problem = PlanningProblem.profiled(profile, session.links, Method(), ADAMW)
+        ways = ways_of_training(problem, profile.batch_size)
+        torchs: tuple[ParallelWay, ...] = ("ddp", "zero-1", "zero-2", "fsdp")
+        for way in torchs:
+            found = peaks(session.measure_parallel(way, 2, 2))
+            predicted = ways.of(way, (0, 1)).memory_bytes
+            assert found == pytest.approx([predicted] * 2, rel=0.1), way
