@@ -97,9 +97,10 @@ def train_in_parallel(
     commands: dict[int, Command] = dict.fromkeys(idle, Release())
     commands |= dict.fromkeys(ranks, command)
     try:
-        return session.execute(commands)
+        answers = session.execute(commands)
     finally:
         session.remove_file(file)
+    return {rank: answers[rank] for rank in ranks}
 
 
 def window_of_whole(minibatches: int, method: Method, together: int = 1) -> Window:

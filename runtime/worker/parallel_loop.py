@@ -130,6 +130,8 @@ class ParallelLoop(PlainLoop):
         self._averagers: list[Averages] = []
         self._power_sgd: PowerSGDState | None = None
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        on_processor = accelerator.device.type == "cpu"
+        self._random = torch.random if on_processor else torch.get_device_module(accelerator.device)
         self._paced = paced
         self._emulates = speed < 1 or paced is not None
         self._sums: list[dist.Work | Future[Tensor]] = []
@@ -225,7 +227,7 @@ class ParallelLoop(PlainLoop):
             "optimizers": [_saved(_inner(one)) for one in self.optimizers],
             "averages": [(one.step, one.kept) for one in self._averagers],
             "power_sgd": {name: getattr(self._power_sgd, name) for name in self._kept_of_power_sgd},
-            "random": torch.random.get_rng_state(),
+            "random": self._random.get_rng_state(),
         }
 
     @torch.no_grad()
@@ -241,7 +243,7 @@ class ParallelLoop(PlainLoop):
                 torch._foreach_copy_(copies, values)
         for name in self._kept_of_power_sgd:
             setattr(self._power_sgd, name, state["power_sgd"][name])
-        torch.random.set_rng_state(state["random"])
+        self._random.set_rng_state(state["random"])
 
     @property
     def _kept_of_power_sgd(self) -> tuple[str, ...]:

@@ -16,9 +16,11 @@ from torch.nn import functional as F
 from drlpp.costs.ways_of_training import LOCAL_STEPS
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.hosts.fork_server import forking_context
+from drlpp.runtime.ipc.protocol import ParallelTraining, ParallelWork
 from drlpp.runtime.worker.plain_loop import PlainLoop
 from drlpp.schedule.method import Method
 from drlpp.schedule.method_choice import choose_method
@@ -156,6 +158,16 @@ def test_a_placement_is_measured_after_it_and_the_session_goes_on(
     assert isinstance(session.measure_parallel("fsdp", 2, 3), Measurement)
     assert "fsdp on 2 workers is measured again" in notes[0]
     assert len(session.process_ids) == 3
+
+
+def test_fewer_workers_train_after_a_placement_on_more(session: ClusterSession) -> None:
+    session.deploy(Placement.straight([1] * len(session.graph), range(3)))
+    task = session.captured.task_with_loss
+    training = ParallelTraining("ddp", Method(), session.optimizer, 0, 1)
+    work = ParallelWork(task, [(task.inputs, task.targets)] * 2, states=())
+    stint = session.train_parallel(training, 2, work)
+    assert stint.seconds > 0
+    assert len(stint.states) == 2
 
 
 def test_what_cannot_be_measured_says_why(session: ClusterSession) -> None:
