@@ -79,10 +79,9 @@ def wrapped_blocks(workload: Workload) -> list[Bucket]:
         Bucket(float(own[block].sum()), float(workload.backward_seconds[block[-1] :].sum() / whole))
         for block in found.values()
     ]
-    blocks = [block for block in blocks if block.bytes_]
-    return (
-        [*blocks, Bucket(rest, 1.0)] if blocks else buckets_of(workload, (*range(len(workload)),))
-    )
+    if blocks := [block for block in blocks if block.bytes_]:
+        return [*blocks, Bucket(float(rest), 1.0)]
+    return buckets_of(workload, tuple(range(len(workload)))) or [Bucket(0.0, 1.0)]
 
 
 def _own_bytes(workload: Workload, operators: Sequence[int]) -> Array:
