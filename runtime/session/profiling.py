@@ -80,7 +80,8 @@ def profiled(session: ClusterSession, repeats: int) -> tuple[Profile, Cluster]:
             command = replace(training, repeats=fewest, group=group)
         times[name] = list(session.command(dict.fromkeys(measuring, command)).values())
     if session.links is None:
-        links, speeds = time_hosts(session, repeats), session.speeds
+        links = time_hosts(session, repeats)
+        speeds: Sequence[float] = session.speeds
         if min(speeds) == 1:
             known = dict(zip(measuring, times[_WHOLE], strict=True))
             speeds = time_speeds(session, trainings[_WHOLE], known)

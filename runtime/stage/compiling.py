@@ -92,9 +92,8 @@ def compiled(
     }
     partition = _Partition(precision, recomputes)
     with passes_in(precision, inputs[0].device):
-        call = _known(module, inputs, partition, partial(_compile, weights, inputs))
-    if isinstance(call, CannotBeCompiled):
-        raise call
+        make = partial(_compile, module, weights, inputs, partition)
+        call = _known(module, inputs, partition, make)
     return partial(_called, program, call)
 
 
@@ -102,17 +101,20 @@ def _known(
     module: fx.GraphModule,
     inputs: Sequence[Tensor],
     partition: _Partition,
-    compile_: Callable[[fx.GraphModule, _Partition], Compiled | CannotBeCompiled],
-) -> Compiled | CannotBeCompiled:
+    make: Callable[[], Compiled | CannotBeCompiled],
+) -> Compiled:
     """Return what was made of an equal graph for equal inputs before, or make it."""
     kinds = [(one.shape, one.stride(), one.dtype, one.requires_grad) for one in inputs]
     key = content(module.graph.nodes), repr(kinds), partition.uuid()
     if key not in _made:
-        _made[key] = compile_(module, partition)
+        _made[key] = make()
     _made.move_to_end(key)
     while len(_made) > _MOST_KEPT:
         _made.popitem(last=False)
-    return _made[key]
+    call = _made[key]
+    if isinstance(call, CannotBeCompiled):
+        raise call
+    return call
 
 
 def _called(
@@ -147,9 +149,9 @@ class _Partition(CustomPartitionerFn):
 
 
 def _compile(
+    module: fx.GraphModule,
     weights: Mapping[str, str],
     inputs: Sequence[Tensor],
-    module: fx.GraphModule,
     partition: _Partition,
 ) -> Compiled | CannotBeCompiled:
     fake = FakeTensorMode(shape_env=ShapeEnv())
@@ -168,18 +170,16 @@ def _compile(
         ):
             fakes = [fake.from_tensor(value, static_shapes=True) for value in inputs]
             if (parts := divided(module, weights)) is None:
-                return _compiled(fake, fakes, module, partition)
+                return _compiled(module, fakes, fake)
             return _Parts(parts, fake, partition).compiled(fakes)
     except Exception as error:
         said = " ".join(str(error).split())[:300]
         return CannotBeCompiled(f"{type(error).__name__}: {said}")
 
 
-def _compiled(
-    fake: FakeTensorMode, fakes: Sequence[Tensor], module: fx.GraphModule, _: _Partition
-) -> Compiled:
+def _compiled(module: fx.GraphModule, fakes: Sequence[Tensor], fake: FakeTensorMode) -> Compiled:
     with tracing(TracingContext(fake)):
-        call: Compiled = compile_fx(module, fakes)
+        call: Any = compile_fx(module, fakes)
     return call
 
 
@@ -206,9 +206,10 @@ class _Parts(fx.Interpreter):
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Compile a part, and return what it would return."""
         part = self._whole.get_submodule(target)
+        assert isinstance(part, fx.GraphModule)
         given = [one.detach().requires_grad_(one.requires_grad) for one in args]
-        call = _known(part, given, self._partition, partial(_compiled, self._fake, given))
-        self._calls[target] = call
+        make = partial(_compiled, part, given, self._fake)
+        self._calls[target] = _known(part, given, self._partition, make)
         return part(*args)
 
 
