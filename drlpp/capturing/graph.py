@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -12,6 +13,8 @@ from pydantic import model_validator
 
 from drlpp.io.documents import Document, Record
 from drlpp.io.quantities import Count
+
+_LISTED = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 
 class TensorSpec(Record):
@@ -194,3 +197,12 @@ def common_module(modules: Iterable[str]) -> tuple[str, ...]:
     names = [module.split(".") if module else [] for module in modules]
     together = takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
     return tuple(parts[0] for parts in together)
+
+
+def listed_module(name: str) -> str | None:
+    """Return the outermost module of a list that an operator or a parameter of this name is in.
+
+    That is ``layers.3`` for ``layers.3.attention.linear``.
+    """
+    found = _LISTED.match(name)
+    return found and found[0]

@@ -8,20 +8,17 @@ replicas hold many weights the rule is too low, and a search that goes by it end
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy
 
+from drlpp.capturing.graph import listed_module
 from drlpp.costs.stage_cost import Array, Group, StageSeconds, ring_seconds
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import BUCKET_BYTES
 from drlpp.specs.cluster import Cluster
-
-_LISTED = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
-"""The name of the outermost module of a list, in front of an operator's."""
 
 
 class Bucket(NamedTuple):
@@ -63,24 +60,21 @@ def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
 def wrapped_blocks(workload: Workload) -> list[Bucket]:
     """Return what users wrap for shards, the last first, and behind it the rest of the model.
 
-    That are the outermost modules of lists, as names of operators tell:
-    ``layers.3.attention.linear`` belongs to ``layers.3``. A model without any has buckets instead.
+    They are the outermost modules of lists, as the names of operators tell. A model without any has
+    buckets instead.
     """
     own, whole = _own_bytes(workload, range(len(workload))), workload.backward_seconds.sum() or 1.0
-    found: dict[str, list[int]] = {}
-    rest = 0.0
+    found: dict[str | None, list[int]] = {}
     for operator in reversed(range(len(workload))):
-        listed = _LISTED.match(workload.names[operator])
-        if listed is not None:
-            found.setdefault(listed[0], []).append(operator)
-        else:
-            rest += own[operator]
+        found.setdefault(listed_module(workload.names[operator]), []).append(operator)
+    rest = found.pop(None, [])
     blocks = [
         Bucket(float(own[block].sum()), float(workload.backward_seconds[block[-1] :].sum() / whole))
         for block in found.values()
+        if own[block].any()
     ]
-    if blocks := [block for block in blocks if block.bytes_]:
-        return [*blocks, Bucket(float(rest), 1.0)]
+    if blocks:
+        return [*blocks, Bucket(float(own[rest].sum()), 1.0)]
     return buckets_of(workload, tuple(range(len(workload)))) or [Bucket(0.0, 1.0)]
 
 

@@ -188,7 +188,7 @@ class _Parts(fx.Interpreter):
 
     def __init__(self, whole: fx.GraphModule, fake: FakeTensorMode, partition: _Partition) -> None:
         super().__init__(whole)
-        self._whole, self._fake, self._partition = whole, fake, partition
+        self._fake, self._partition = fake, partition
         self._calls: dict[str, Compiled] = {}
 
     def compiled(self, fakes: Sequence[Tensor]) -> Compiled:
@@ -196,8 +196,8 @@ class _Parts(fx.Interpreter):
         with self._fake:
             self.run(*fakes)
         for name, call in self._calls.items():
-            setattr(self._whole, name, _Called(call))
-        return self._whole
+            setattr(self.module, name, _Called(call))
+        return self.module
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Return a constant of the graph."""
@@ -205,7 +205,7 @@ class _Parts(fx.Interpreter):
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Compile a part, and return what it would return."""
-        part = self._whole.get_submodule(target)
+        part = self.module.get_submodule(target)
         assert isinstance(part, fx.GraphModule)
         given = [one.detach().requires_grad_(one.requires_grad) for one in args]
         make = partial(_compiled, part, given, self._fake)

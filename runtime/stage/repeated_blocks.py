@@ -8,15 +8,13 @@ before (``layers.3.norm.weight`` is of ``layers.3``), or of none::
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 
 from torch import fx
 
+from drlpp.capturing.graph import listed_module
 from drlpp.torch_versions import split_into_tuples
-
-_LISTED = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 
 def divided(module: fx.GraphModule, weights: Mapping[str, str]) -> fx.GraphModule | None:
@@ -30,18 +28,20 @@ def divided(module: fx.GraphModule, weights: Mapping[str, str]) -> fx.GraphModul
         None where nothing repeats.
     """
     runs: list[list[fx.Node]] = []
-    block = None
+    block: str | None = None
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         read = [weights[one.name] for one in node.all_input_nodes if one.name in weights]
-        found = _LISTED.match(read[0]) if read else None
-        if not runs or (read and (found and found[0]) != block):
-            block = found and found[0]
+        found = listed_module(read[0]) if read else block
+        if not runs or found != block:
+            block = found
             runs.append([])
         runs[-1].append(node)
     contents = list(map(content, runs))
     often = Counter(contents)
+    if max(often.values(), default=1) == 1:
+        return None
     part_of: dict[fx.Node, int] = {}
     part, in_between = 0, False
     for run, one in zip(runs, contents, strict=True):
@@ -49,8 +49,6 @@ def divided(module: fx.GraphModule, weights: Mapping[str, str]) -> fx.GraphModul
             part += 1
         in_between = often[one] == 1
         part_of |= dict.fromkeys(run, part)
-    if not runs or often.most_common(1)[0][1] == 1:
-        return None
     return split_into_tuples(module, module, part_of.__getitem__)
 
 
