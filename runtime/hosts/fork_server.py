@@ -14,12 +14,14 @@ import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import connection as mp_connection
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from drlpp.errors import InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from drlpp.runtime.ipc.time_limits import TimeLimits
 
 SERVER_HAS_ENDED = (
     "the server that workers are forked from has ended, which the system may have killed for want "
@@ -49,11 +51,19 @@ def warm_up() -> None:
 
 
 def kill_server() -> None:
-    """Kill the server; :func:`warm_up` starts another one."""
+    """Kill the server, unless it is gone; :func:`warm_up` starts another one.
+
+    A process that ends closes its sockets before its parent can know. So its end is waited for,
+    lest it be taken for a server that runs.
+    """
     server: Any = forkserver._forkserver
-    if server._forkserver_pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(server._forkserver_pid, signal.SIGKILL)
+    if server._forkserver_pid is None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        end = os.pidfd_open(server._forkserver_pid)
+        mp_connection.wait([end], TimeLimits.end_seconds)
+        os.close(end)
 
 
 @contextmanager

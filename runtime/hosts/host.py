@@ -212,6 +212,7 @@ class LocalHost(WorkerHost):
                         "the server that workers are forked from did not do so within "
                         f"{TimeLimits.fork_seconds:.0f} s, and was ended"
                     )
+                kill_server()
                 raise WorkerLost(
                     f"worker {post.worker} could not be started: {reason}", [post.worker]
                 ) from None

@@ -15,7 +15,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import CannotStart, InvalidInput
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, TimeLimits
-from drlpp.runtime.hosts.fork_server import warm_up
+from drlpp.runtime.hosts.fork_server import kill_server, warm_up
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from tests.support.training.pipelines import in_a_row
 
@@ -66,6 +66,16 @@ def test_a_server_that_does_not_fork_is_named_and_replaced(
             session.measure(placement, 4)
         monkeypatch.undo()
         assert isinstance(session.measure(placement, 4), Measurement)
+
+
+def test_a_killed_server_is_known_to_have_ended() -> None:
+    """Else the next worker is asked of a server that is just going."""
+    warm_up()
+    server: Any = forkserver._forkserver
+    before = server._forkserver_pid
+    kill_server()
+    warm_up()
+    assert server._forkserver_pid != before
 
 
 @pytest.mark.system
