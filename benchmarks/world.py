@@ -17,8 +17,11 @@ from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.specs.cluster import Cluster, Host, Link, read_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-MODELS: dict[str, tuple[str, dict[str, bool | int | float | str]]] = {
-    "decoder": ("gpt2", {"batch_size": 8, "vocabulary": 256, "hidden": 192, "dropout": 0.0}),
+_TEXT = {"batch_size": 8, "vocabulary": 256, "dropout": 0.0}
+MODELS: dict[str, tuple[str, dict[str, int | float]]] = {
+    "decoder": ("gpt2", _TEXT | {"hidden": 192}),
+    "decoder-large": ("gpt2", _TEXT | {"hidden": 384}),
+    "awd_lm": ("awd_lm", _TEXT | {"sequence_length": 32, "embedding": 192, "hidden": 512}),
     "alexnet": ("alexnet", {}),
 }
 WORLDS = ("a100-100gbit", "a100-25gbit", "a100-10gbit", "rtx4090-1gbit")

@@ -46,15 +46,27 @@ _POLICIES = {"adamw": "pipeoptim", "nadam": "stash"}
 _CLIP = 1.0
 """As usual for text, and in the study of samples by which plans expect what lateness costs."""
 _LENGTH, _SEQUENCES = 32, 2400
-_DATA = {"decoder": ("benchmarks.worlds:text", 1), "alexnet": ("digits", 3)}
+_DATA = {
+    "decoder": ("benchmarks.worlds:text", 1),
+    "decoder-large": ("benchmarks.worlds:half_of_text", 1),
+    "awd_lm": ("benchmarks.worlds:text", 1),
+    "alexnet": ("digits", 3),
+}
 """And epochs of plain PyTorch, whose loss is to be reached."""
+_USUAL = ("decoder", "alexnet")
+"""In all worlds; the others in one."""
 
 
-def text(inputs: object = None) -> Data:
+def text(inputs: object = None, sequences: int = _SEQUENCES) -> Data:
     """Return the source of Python's library, as much as one epoch shall have."""
     train, held_out = library(_LENGTH)
-    first = Samples(tuple(one[:_SEQUENCES] for one in train.inputs), train.targets[:_SEQUENCES])
+    first = Samples(tuple(one[:sequences] for one in train.inputs), train.targets[:sequences])
     return Data(first, held_out)
+
+
+def half_of_text(inputs: object = None) -> Data:
+    """Return half as much of it."""
+    return text(sequences=_SEQUENCES // 2)
 
 
 class Case(Record):
@@ -141,12 +153,13 @@ class WorldsStudy(Study[Case, Raced]):
     needs = Needs(quiet=True, hours=3)
 
     def cases(self, seeds: int | None, *, short: bool) -> list[Case]:
-        """Return every model in every world."""
+        """Return two models in every world, the others in one."""
         if short:
             return [Case(model="alexnet", world="a100-25gbit", finals=1)]
         finals = seeds or 3
-        usual = [Case(model=m, world=w, finals=finals) for w in WORLDS for m in MODELS]
+        usual = [Case(model=m, world=w, finals=finals) for w in WORLDS for m in _USUAL]
         others: list[dict[str, Any]] = [{"optimizer": "nadam"}, {"memory_ratio": 1.6}]
+        others += [{"model": model} for model in MODELS if model not in _USUAL]
         decoder = Case(model="decoder", world="a100-25gbit", finals=finals)
         return [*usual, *(decoder.model_copy(update=other) for other in others)]
 
