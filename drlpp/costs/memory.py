@@ -94,7 +94,8 @@ class MemoryModel:
     ) -> Array:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
-        Messages of a part that come in or go out are held once, and so is what computing one needs.
+        What computing a part needs is held once, its messages twice: of those that come in one is
+        there and the next expected, of those that go out one may still be on its way.
         Of weights that other stages hold copies of, what these contribute to an update is held
         once, and what is on its way between copies: as many updates of it as there are in flight,
         and on a stage that sums the last sum and the place for the next; of a flush the sum.
@@ -113,7 +114,7 @@ class MemoryModel:
         copies = self.weight_copies + facts.stashes * older
         incoming = work.incoming_bytes / parts
         kept = work.kept_bytes / parts
-        messages = incoming + work.outgoing_bytes / parts
+        messages = 2 * (incoming + work.outgoing_bytes / parts)
         activations = numpy.where(recomputes, kept + incoming * (in_flight - 1), kept * in_flight)
         passed_on = 2 if method.flushes else 1 + older + 2 * numpy.greater(older, 0)
         contributed = work.tied_bytes * passed_on

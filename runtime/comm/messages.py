@@ -20,8 +20,11 @@ from torch import Tensor
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
 from drlpp.runtime.comm.transport import Links, Transfer
+from drlpp.runtime.ipc.protocol import Ahead
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.ties import Tie
 
 
 def contents_of(programs: Sequence[StageProgram], message: Message) -> list[TensorSpec]:
@@ -42,6 +45,32 @@ def contents_of(programs: Sequence[StageProgram], message: Message) -> list[Tens
     return [spec for _, spec in contents if forwards or spec.differentiable]
 
 
+def ahead_of(
+    pipeline: Pipeline, in_flight: Sequence[int], ties: Sequence[Tie], worker: int
+) -> Ahead:
+    """Return how many receives a worker posts ahead, and how many of its own sends it outruns.
+
+    From a stage that is so many parts ahead of it, or behind, as many may be on their way, and the
+    next is expected meanwhile. Where weights are shared, a worker is as far ahead of the stages
+    that share them as any of these has in flight.
+    """
+    held = pipeline.stages_of(worker)
+    if ties := [tie for tie in ties if {*held} & {*tie.stages}]:
+        stages = {held[0], *(stage for tie in ties for stage in tie.stages)}
+        most = (max(in_flight[stage] for stage in stages) + 2) * len(ties)
+        return Ahead(most, most)
+    parts = [count * len(of) for count, of in zip(in_flight, pipeline.stages, strict=True)]
+    on_their_way = [
+        1 + -(-abs(parts[edge.source] - parts[edge.target]) // len(pipeline.stages[stage]))
+        for edge in pipeline.edges
+        for stage in held
+        if stage == edge.target or (stage == edge.source and edge.differentiable)
+    ]
+    most = in_flight[held[0]] + 2
+    to_one = len(held) * max(on_their_way, default=1)
+    return Ahead(min(max(sum(on_their_way), 1), most), min(to_one, most))
+
+
 class Mailbox:
     """Sends and receives the messages of one worker, in the order of its schedule.
 
@@ -54,18 +83,18 @@ class Mailbox:
         links: Links,
         programs: Sequence[StageProgram],
         actions: Sequence[Action],
-        posted: int,
+        ahead: Ahead,
     ) -> None:
         self._links = links
         self._programs = programs
         self._expected = iter([a for a in actions if isinstance(a, Receive)])
         self._posted: deque[tuple[Message, Transfer]] = deque()
-        # More messages than these are not on their way to one worker: it has received the oldest,
-        # or had the place for it ready, before it could let this one come so far.
-        self._most_unconfirmed = posted
+        # Once the pipeline is full, no more are on their way to one worker: it has received the
+        # oldest, or has the place for it ready, when this one is sent.
+        self._most_unconfirmed = ahead.sends
         self._unconfirmed: defaultdict[int, deque[Transfer]] = defaultdict(deque)
         self.message_bytes: dict[int, int] = {}
-        for action in islice(self._expected, posted):
+        for action in islice(self._expected, ahead.receives):
             self._post(action)
 
     def _post(self, action: Receive) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.runtime.comm.messages import ahead_of
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import (
     Deploy,
@@ -214,22 +215,11 @@ def run_commands(
             order=options.order,
             first_minibatch=options.first_minibatch,
             microbatches=schedule.microbatches,
-            posted=_posted(plan, worker),
+            ahead=ahead_of(plan.pipeline, plan.in_flight, plan.ties, worker),
             stream=stream,
         )
         for worker, actions in schedule.actions.items()
     }
-
-
-def _posted(plan: ExecutionPlan, worker: int) -> int:
-    """Return how many receives a worker posts ahead, and how many of its own sends it outruns.
-
-    It is as far ahead of a stage that it shares weights with, or behind, as either has in flight.
-    """
-    held = plan.pipeline.stages_of(worker)
-    ties = [tie for tie in plan.ties if {*held} & {*tie.stages}]
-    stages = {held[0], *(stage for tie in ties for stage in tie.stages)}
-    return (max(plan.in_flight[stage] for stage in stages) + 2) * max(1, len(ties))
 
 
 def _several_contribute(actions: Sequence[Action], tie: Tie | None) -> bool:
@@ -282,7 +272,7 @@ def evaluation_commands(
             order=order,
             first_minibatch=0,
             microbatches=1,
-            posted=plan.in_flight[held[0]] + 2,
+            ahead=ahead_of(plan.pipeline, plan.in_flight, (), worker),
             stream=stream,
             evaluation=pickled[held],
         )

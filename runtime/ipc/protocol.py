@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -212,6 +212,13 @@ class Release:
     """Hold no stage any more."""
 
 
+class Ahead(NamedTuple):
+    """How many receives a worker posts, and by how many sends it outruns each other worker."""
+
+    receives: int
+    sends: int
+
+
 @dataclass(frozen=True)
 class Run:
     """Perform actions with the deployed stages.
@@ -223,7 +230,7 @@ class Run:
         stream: where minibatches come from instead of samples in memory.
         first_minibatch: how many minibatches earlier runs of this training had.
         microbatches: parts of a minibatch.
-        posted: how many receives to post ahead.
+        ahead: of its messages.
         evaluation: the same in evaluation mode, for forward schedules.
     """
 
@@ -232,7 +239,7 @@ class Run:
     order: Tensor | None
     first_minibatch: int
     microbatches: int
-    posted: int
+    ahead: Ahead
     stream: Stream | None = None
     evaluation: bytes | None = None
 

@@ -285,7 +285,7 @@ class Worker:
         )
         executor = Executor(
             runners=runners,
-            mailbox=Mailbox(held.connections.links, programs, command.actions, command.posted),
+            mailbox=Mailbox(held.connections.links, programs, command.actions, command.ahead),
             clock=self._accelerator.new_clock(),
             on_progress=self._progress_of(runners[-1], on_progress),
             everyone=everyone if trains else None,

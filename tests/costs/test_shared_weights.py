@@ -36,11 +36,11 @@ def test_copies_take_messages_and_memory() -> None:
     first, last = problem.predict(Placement.from_assignment([0, 0, 1], (0, 1))).stages
     # One byte goes on and one comes back; 8 of the gradient go each way: (1 + 8) / 0.5.
     assert (first.message_seconds, last.message_seconds) == (18, 18)
-    # Weights, gradients, momentum and an older version; two parts' messages; the contribution that
-    # comes, one that came a minibatch earlier, the last sum, and the place for the next. A byte is
-    # made when all gradients are there; on the last stage another is read.
-    assert first.memory_bytes == 4 * 10 + 2 + 4 * 8 + 1
-    assert last.memory_bytes == 3 * 8 + 2 + 8 + 2
+    # Weights, gradients, momentum and an older version; messages, two each way; the contribution
+    # that comes, one that came a minibatch earlier, the last sum, and the place for the next. A
+    # byte is made when all gradients are there; on the last stage another is read.
+    assert first.memory_bytes == 4 * 10 + 4 + 4 * 8 + 1
+    assert last.memory_bytes == 3 * 8 + 4 + 8 + 2
 
 
 def test_copies_are_updated_together() -> None:

@@ -21,30 +21,13 @@ from drlpp.schedule.actions import (
     Send,
     Update,
 )
-from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.lowering import Lowering, with_whole_backwards
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import MOST_PASSES, Schedule, build_schedule, check_length, in_order
 from tests.support.action_text import parse_actions
-from tests.support.schedule_texts import computations, folded
-from tests.support.strategies.graphs import depths, pipelines, recomputing
-
-
-@st.composite
-def any_schedule(draw: st.DrawFn) -> Schedule:
-    kind = SCHEDULE_KINDS[draw(st.sampled_from(list(SCHEDULE_KINDS)))]
-    pipeline = draw(pipelines()) if kind.stages_held == 1 else folded(draw(st.integers(2, 4)))
-    stages = len(pipeline.stages)
-    return build_schedule(
-        pipeline,
-        draw(st.integers(1, 12)),
-        kind.name,
-        draw(st.integers(1, 4)) if kind.trains else 1,
-        accumulate=draw(st.integers(1, 4)),
-        in_flight_per_link=0 if kind.flushes else draw(depths(stages)),
-        recompute=draw(recomputing(stages)),
-        share_norm=kind.flushes and draw(st.booleans()),
-    )
+from tests.support.schedule_texts import computations
+from tests.support.strategies.graphs import pipelines
+from tests.support.strategies.schedules import any_schedule
 
 
 def test_numbers_that_make_no_sense() -> None:

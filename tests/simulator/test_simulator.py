@@ -116,23 +116,24 @@ def test_a_norm_on_a_schedule_that_flushes_waits_for_all_stages(options: dict[st
     ("method", "first", "last"),
     [
         # Weights of 100 bytes, gradients and momentum; W_t, but on the last stage; 7 bytes kept for
-        # each in flight, 3 and 1; and the messages of 5 bytes. What computing needs, the test adds.
-        (Method(), 400 + 3 * 7 + 10, 300 + 7 + 10),
-        (Method(policy="stash"), 300 + 200 + 3 * 7 + 10, 300 + 7 + 10),
+        # each in flight, 3 and 1; and messages of 5 bytes, two each way. What computing needs, the
+        # test adds.
+        (Method(), 400 + 3 * 7 + 20, 300 + 7 + 20),
+        (Method(policy="stash"), 300 + 200 + 3 * 7 + 20, 300 + 7 + 20),
         # Two microbatches are a minibatch: gradients of the second are added to the first's.
-        (Method(schedule="gpipe", policy="sync", microbatches=2), 400 + 7 + 5, 400 + 7 + 5),
+        (Method(schedule="gpipe", policy="sync", microbatches=2), 400 + 7 + 10, 400 + 7 + 10),
         # Three of them in flight, and one older version.
-        (Method(microbatches=2), 500 + 3 * 3.5 + 5, 400 + 3.5 + 5),
-        (Method(policy="stash", microbatches=2), 400 + 100 + 3 * 3.5 + 5, 400 + 3.5 + 5),
+        (Method(microbatches=2), 500 + 3 * 3.5 + 10, 400 + 3.5 + 10),
+        (Method(policy="stash", microbatches=2), 400 + 100 + 3 * 3.5 + 10, 400 + 3.5 + 10),
         # Three of four microbatches in flight everywhere, on the last stage all of them between the
         # halves of their backward, with the gradient of its output.
         (
             Method(schedule="zb-h1", policy="sync", microbatches=4),
-            400 + (3 * 7 + 10) / 4,
-            400 + (3 * (7 + 5) + 10) / 4,
+            400 + (3 * 7 + 20) / 4,
+            400 + (3 * (7 + 5) + 20) / 4,
         ),
         # One at a time, and of the others what came in: nothing for the first stage but gradients.
-        (Method(recompute=True), 400 + 7 + 2 * 5 + 10, 300 + 7 + 10),
+        (Method(recompute=True), 400 + 7 + 2 * 5 + 20, 300 + 7 + 20),
     ],
     ids=[
         *("pipeoptim", "stash", "gpipe", "microbatches", "stash-microbatches", "zb-h1"),

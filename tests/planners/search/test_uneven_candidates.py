@@ -158,8 +158,8 @@ def test_the_smallest_depth_that_is_about_as_fast_and_possible_is_planned() -> N
     assert slow.method.in_flight_per_link == 1
     assert slow.seconds_per_minibatch == pytest.approx(6.0, rel=0.01)
     assert planned(bandwidth=1e6).method.in_flight_per_link == 0
-    # The second has 4 bytes of weights, 12 of messages, and one for each of 2 or 3 in flight.
-    assert planned(memory=4 + 12 + 2).method.in_flight_per_link == 0
+    # The second has 4 bytes of weights, 24 of messages, and one for each of 2 or 3 in flight.
+    assert planned(memory=4 + 24 + 2).method.in_flight_per_link == 0
     with pytest.raises(InvalidInput, match="misses 1 bytes of memory"):
-        planned(memory=4 + 12 + 1)
+        planned(memory=4 + 24 + 1)
     assert planned(policy="2bw", accumulate=4).method.in_flight_per_link == 0
