@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -56,6 +57,9 @@ _MOST_SPEEDS = 4
 
 _AS_FAST = 1.01
 """Of depths up to this many times as slow as the fastest the smallest is taken."""
+
+_AS_SOON = 1.03
+"""Of what is expected at the loss within so many times the soonest the least stale is taken."""
 
 _ALL_COUNTS = 32
 """Accelerators up to which data parallelism is proposed for every number of them."""
@@ -214,6 +218,11 @@ def _searched(problem: PlanningProblem, space: Space, limits: Limits | None) -> 
     fastest = min(found, key=lambda one: one.seconds)
     if fastest.plan is None:
         raise NothingFits(fastest.obstacle)
+    if problem.objective == "loss":
+        while less_late := _less_late(judge, starts, limits, fastest):
+            found.append(less_late)
+            fastest = less_late
+    assert fastest.plan is not None
     best, solved = fastest.plan, judge.problem_of(fastest.plan.method)
     best = _with_played(best, _played(solved, best.placement, best.method))
     return replace(
@@ -222,6 +231,24 @@ def _searched(problem: PlanningProblem, space: Space, limits: Limits | None) -> 
         f"{sum(one.played for one in found):,} of them simulated",
         others=tuple(plans),
     )
+
+
+def _less_late(
+    judge: Judge, starts: Sequence[Candidate], limits: Limits | None, fastest: _Found
+) -> _Found | None:
+    """Return what is less stale than a plan and about as soon at the loss, if that is found.
+
+    What lateness costs is known roughly, so of plans that are equal by it a race prefers this too.
+    """
+    assert fastest.plan is not None
+    problem, candidate = judge.problem, fastest.plan.candidate
+    pipeline = PlacedStages(problem.workload, candidate.placement).pipeline
+    staleness = max(ExecutionPlan(candidate, pipeline).delays)
+    if not staleness:
+        return None
+    fresher = Judge(problem, replace(judge.space, most_staleness=staleness - 1))
+    found = _found(fresher, starts, limits, problem.seed)
+    return found if found.seconds <= _AS_SOON * fastest.seconds else None
 
 
 def _found(judge: Judge, starts: Sequence[Candidate], limits: Limits | None, seed: int) -> _Found:

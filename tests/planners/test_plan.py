@@ -254,3 +254,16 @@ def test_the_default_is_the_loss_for_which_microbatches_vary() -> None:
     accumulating = Method(accumulate=2)
     by_seconds = drlpp.plan(**options, method=accumulating, objective="seconds")
     assert drlpp.plan(**options, method=accumulating) == by_seconds
+
+
+@pytest.mark.parametrize(("between", "configuration"), [(4.0, "1-1"), (5.0, "1-1-1")])
+def test_of_what_is_about_as_soon_at_the_loss_the_least_stale_is_taken(
+    between: float, configuration: str
+) -> None:
+    """With staleness 2 plans expect 1.39 times the samples, with 1 1.18 times."""
+    options: dict[str, Any] = {"profile": chain(8, between, 10), "workers": 3, "bandwidth": 1e12}
+    method = Method(microbatches=1, in_flight_per_link=0)
+    found = drlpp.plan(**options, method=method, replicate=False)
+    assert found.configuration == configuration
+    fastest = drlpp.plan(**options, method=method, replicate=False, objective="seconds")
+    assert fastest.configuration == "1-1-1"
