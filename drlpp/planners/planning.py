@@ -61,6 +61,9 @@ _AS_FAST = 1.01
 _AS_SOON = 1.03
 """Of what is expected at the loss within so many times the soonest the least stale is taken."""
 
+_BRIEFLY = 2
+"""Climbs in a row without a gain that end the search for it."""
+
 _ALL_COUNTS = 32
 """Accelerators up to which data parallelism is proposed for every number of them."""
 
@@ -247,7 +250,7 @@ def _less_late(
     if not staleness:
         return None
     fresher = Judge(problem, replace(judge.space, most_staleness=staleness - 1))
-    found = _found(fresher, starts, limits, problem.seed)
+    found = _found(fresher, starts, limits or Limits(patience=_BRIEFLY), problem.seed)
     return found if found.seconds <= _AS_SOON * fastest.seconds else None
 
 
