@@ -222,7 +222,8 @@ def _searched(problem: PlanningProblem, space: Space, limits: Limits | None) -> 
     if fastest.plan is None:
         raise NothingFits(fastest.obstacle)
     if problem.objective == "loss":
-        while less_late := _less_late(judge, starts, limits, fastest):
+        soon = _AS_SOON * fastest.seconds
+        while less_late := _less_late(judge, starts, limits, fastest, soon):
             found.append(less_late)
             fastest = less_late
     assert fastest.plan is not None
@@ -237,9 +238,13 @@ def _searched(problem: PlanningProblem, space: Space, limits: Limits | None) -> 
 
 
 def _less_late(
-    judge: Judge, starts: Sequence[Candidate], limits: Limits | None, fastest: _Found
+    judge: Judge,
+    starts: Sequence[Candidate],
+    limits: Limits | None,
+    fastest: _Found,
+    soon: float,
 ) -> _Found | None:
-    """Return what is less stale than a plan and about as soon at the loss, if that is found.
+    """Return what is less stale than a plan and soon enough at the loss, if that is found.
 
     What lateness costs is known roughly, so of plans that are equal by it a race prefers this too.
     """
@@ -251,7 +256,7 @@ def _less_late(
         return None
     fresher = Judge(problem, replace(judge.space, most_staleness=staleness - 1))
     found = _found(fresher, starts, limits or Limits(patience=_BRIEFLY), problem.seed)
-    return found if found.seconds <= _AS_SOON * fastest.seconds else None
+    return found if found.seconds <= soon else None
 
 
 def _found(judge: Judge, starts: Sequence[Candidate], limits: Limits | None, seed: int) -> _Found:
