@@ -20,11 +20,9 @@ from torch import Tensor
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
 from drlpp.runtime.comm.transport import Links, Transfer
-from drlpp.runtime.ipc.protocol import Ahead
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
-from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.ties import Tie
+from drlpp.schedule.analysis.messages_ahead import Ahead
 
 
 def contents_of(programs: Sequence[StageProgram], message: Message) -> list[TensorSpec]:
@@ -43,32 +41,6 @@ def contents_of(programs: Sequence[StageProgram], message: Message) -> list[Tens
     forwards = message.payload == "activation"
     contents = (program.receives if arrives == forwards else program.sends)[stage]
     return [spec for _, spec in contents if forwards or spec.differentiable]
-
-
-def ahead_of(
-    pipeline: Pipeline, in_flight: Sequence[int], ties: Sequence[Tie], worker: int
-) -> Ahead:
-    """Return how many receives a worker posts ahead, and how many of its own sends it outruns.
-
-    From a stage that is so many parts ahead of it, or behind, as many may be on their way, and the
-    next is expected meanwhile. Where weights are shared, a worker is as far ahead of the stages
-    that share them as any of these has in flight.
-    """
-    held = pipeline.stages_of(worker)
-    if ties := [tie for tie in ties if {*held} & {*tie.stages}]:
-        stages = {held[0], *(stage for tie in ties for stage in tie.stages)}
-        most = (max(in_flight[stage] for stage in stages) + 2) * len(ties)
-        return Ahead(most, most)
-    parts = [count * len(of) for count, of in zip(in_flight, pipeline.stages, strict=True)]
-    on_their_way = [
-        1 + -(-abs(parts[edge.source] - parts[edge.target]) // len(pipeline.stages[stage]))
-        for edge in pipeline.edges
-        for stage in held
-        if stage == edge.target or (stage == edge.source and edge.differentiable)
-    ]
-    most = in_flight[held[0]] + 2
-    to_one = len(held) * max(on_their_way, default=1)
-    return Ahead(min(max(sum(on_their_way), 1), most), min(to_one, most))
 
 
 class Mailbox:

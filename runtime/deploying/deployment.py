@@ -11,7 +11,6 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
-from drlpp.runtime.comm.messages import ahead_of
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.protocol import (
     Deploy,
@@ -26,6 +25,7 @@ from drlpp.runtime.stage.graph_code import discarded_fx_sources
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.weight_group import OWN
 from drlpp.schedule.actions import Action, AllReduce, MicrobatchId, Recompute
+from drlpp.schedule.analysis.messages_ahead import ahead_of
 from drlpp.schedule.analysis.weight_versions import update_rates
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.pipeline import Pipeline

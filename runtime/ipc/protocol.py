@@ -11,12 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
 from drlpp.runtime.device.devices import Backend, DeviceFacts
 from drlpp.schedule.actions import Action, MicrobatchId
+from drlpp.schedule.analysis.messages_ahead import Ahead
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.batches import Batch
@@ -210,13 +211,6 @@ class Stream:
 @dataclass(frozen=True)
 class Release:
     """Hold no stage any more."""
-
-
-class Ahead(NamedTuple):
-    """How many receives a worker posts, and by how many sends it outruns each other worker."""
-
-    receives: int
-    sends: int
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 
 from hypothesis import given, settings
 
-from drlpp.runtime.comm.messages import ahead_of
-from drlpp.runtime.ipc.protocol import Ahead
 from drlpp.schedule.actions import AllReduce, Message, Receive, Send
+from drlpp.schedule.analysis.messages_ahead import Ahead, ahead_of
 from drlpp.schedule.schedule import Schedule
 from tests.support.strategies.schedules import scheduled
 
