@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy
 
 from drlpp.capturing.graph import listed_module
+from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.stage_cost import Array, Group, StageSeconds, ring_seconds
 from drlpp.costs.workload import Workload
-from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import BUCKET_BYTES
-from drlpp.specs.cluster import Cluster
 
 
 class Bucket(NamedTuple):
@@ -89,50 +88,38 @@ def _own_bytes(workload: Workload, operators: Sequence[int]) -> Array:
 
 
 class SumsLeft:
-    """Seconds per minibatch that no replicated stage of a placement can do with fewer.
+    """Seconds per minibatch that no replicated stage of a placement can do with fewer."""
 
-    Args:
-        workload: of which it says nothing where operators share weights.
-        cluster: that replicas stand on.
-    """
+    def __init__(self) -> None:
+        # A search comes back to the same stages.
+        self._known: dict[tuple[int, ...], list[Bucket]] = {}
 
-    def __init__(self, workload: Workload, cluster: Cluster) -> None:
-        self._workload, self._cluster = workload, cluster
-        self._known: dict[tuple[Stage, bool], float] = {}
+    def __call__(self, placed: PlacedStages, groups: Group) -> float:
+        """Return a lower bound; 0 where no stage is replicated, or operators share weights.
 
-    def __call__(self, placement: Placement) -> float:
-        """Return a lower bound; 0 where no stage is replicated."""
-        if self._workload.ties:
+        Args:
+            placed: the stages, each time of the same workload.
+            groups: the accelerators of each.
+        """
+        workload, replicas = placed.workload, placed.replicas
+        replicated = numpy.flatnonzero(replicas > 1)
+        if workload.ties or not len(replicated):
             return 0.0
-        last = len(placement.stages) - 1
-        return max(
-            (
-                self._of(stage, index == last)
-                for index, stage in enumerate(placement.stages)
-                if len(stage.accelerators) > 1
-            ),
-            default=0.0,
-        )
+        work, parts = placed.work, workload.method.microbatches
+        backward = placed.total(workload.backward_seconds) / (parts * groups.speed)
+        end = numpy.zeros(len(replicas))
+        for stage in replicated.tolist():
+            buckets = self._buckets_of(workload, placed.placement.stages[stage].operators)
+            bytes_ = numpy.array([bucket.bytes_ for bucket in buckets])
+            takes = ring_seconds(bytes_, groups.one(stage))
+            for bucket, seconds in zip(buckets, takes.tolist(), strict=True):
+                end[stage] = max(end[stage], bucket.ready * backward[stage]) + seconds
+        left = numpy.maximum(0.0, end - work.one_backward_seconds / groups.speed)
+        busy = StageSeconds.busy(work, replicas) / groups.speed
+        least = busy + work.updates_in_a_round(replicas) * left / replicas
+        return float(least[replicated].max())
 
-    def _of(self, stage: Stage, last: bool) -> float:
-        # A search, which may go on in another process, comes back to the same stages.
-        found = self._known.get((stage, last))
-        if found is None:
-            found = self._known[stage, last] = self._seconds_of(stage, last)
-        return found
-
-    def _seconds_of(self, stage: Stage, last: bool) -> float:
-        workload = self._workload
-        group = Group.of(self._cluster, stage.accelerators, ())
-        replicas, speed = len(stage.accelerators), float(group.speed)
-        work = workload.stage(stage.operators, last=last)
-        backward = workload.backward_seconds[list(stage.operators)].sum()
-        backward /= workload.method.microbatches * speed
-        end = 0.0
-        for bucket in buckets_of(workload, stage.operators):
-            takes = float(ring_seconds(numpy.array(bucket.bytes_), group))
-            end = max(end, bucket.ready * backward) + takes
-        left = max(0.0, end - float(work.one_backward_seconds) / speed)
-        updates = float(work.updates_in_a_round(replicas))
-        busy = float(StageSeconds.busy(work, replicas)) / speed
-        return busy + updates * left / replicas
+    def _buckets_of(self, workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
+        if operators not in self._known:
+            self._known[operators] = buckets_of(workload, operators)
+        return self._known[operators]

@@ -77,11 +77,11 @@ class PlacementRule:
     """The rule for placements of workloads on one cluster."""
 
     cluster: Cluster
-    _groups: dict[Holders, Group] = field(default_factory=dict)
+    _groups: dict[tuple[int, ...], Group] = field(default_factory=dict)
 
     def seconds(self, placed: PlacedStages) -> PlacedSeconds:
         """Return what the stages of a placement take."""
-        stages = StageSeconds.of(placed.work, self._groups_of(placed.holders))
+        stages = StageSeconds.of(placed.work, self.groups_of(placed.holders))
         messages, shared = self._messages(placed)
         stages = of_all = replace(stages, messages=messages)
         if placed.placement.is_folded:
@@ -89,13 +89,13 @@ class PlacementRule:
             of_all = replace(stages, compute=stages.compute + stages.compute[::-1])
         return PlacedSeconds(stages, of_all, shared)
 
-    def _groups_of(self, holders: Holders) -> Group:
+    def groups_of(self, holders: Holders) -> Group:
         """Return the groups of stages, whose messages are counted by ports."""
         # A search comes back to the same few, and looking at all their links takes long.
-        if holders not in self._groups:
-            groups = [Group.of(self.cluster, held, ()) for held in holders]
-            self._groups[holders] = Group.together(groups)
-        return self._groups[holders]
+        for held in holders:
+            if held not in self._groups:
+                self._groups[held] = Group.of(self.cluster, held, ())
+        return Group.together(self._groups[held] for held in holders)
 
     def _messages(self, placed: PlacedStages) -> tuple[Array, dict[str, float]]:
         """Return how long ports are held for a minibatch.

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 
 from drlpp.costs.buckets import SumsLeft
-from drlpp.costs.placement_rule import predict
+from drlpp.costs.placed_stages import PlacedStages
+from drlpp.costs.placement_rule import PlacementRule, predict
 from drlpp.costs.profile import Profile, RunFactors
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import Measurement, Outcome
@@ -120,7 +121,8 @@ def _seen(
     whole = fmean(passes) if passes else 1.0
     if 0 < predicted.seconds_per_minibatch <= by_stages:
         # What buckets wait for the simulator knows anyway.
-        least = SumsLeft(workload, cluster)(placement)
+        placed = PlacedStages(workload, placement)
+        least = SumsLeft()(placed, PlacementRule(cluster).groups_of(placed.holders))
         whole = measured.seconds_per_minibatch / max(predicted.seconds_per_minibatch, least)
     return tuple(passes), whole
 

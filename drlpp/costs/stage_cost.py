@@ -135,7 +135,7 @@ class Group(NamedTuple):
         def slowest(links: Collection[Link]) -> Link:
             return reduce(Link.slower, links) if links else cluster.within_host
 
-        ring = slowest(cluster.ring(accelerators))
+        ring = slowest(set(cluster.ring(accelerators)))
         return cls(
             replicas=len(accelerators),
             speed=min(cluster.speeds[accelerator] for accelerator in accelerators),
@@ -150,6 +150,10 @@ class Group(NamedTuple):
     def together(cls, groups: Iterable[Group]) -> Group:
         """Put the groups of several stages next to each other; ``(stages,)``."""
         return cls(*map(numpy.array, zip(*groups, strict=True)))
+
+    def one(self, stage: int) -> Group:
+        """Return that of one of several stages."""
+        return Group(*(numpy.asarray(column)[stage] for column in self))
 
 
 @dataclass(frozen=True)

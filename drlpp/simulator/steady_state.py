@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from operator import getitem
 
 import numpy
 
@@ -27,6 +26,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator.playing.costs import Costs, Pricing
 from drlpp.simulator.playing.endless import EndlessProgram
 from drlpp.simulator.playing.events import Play, play
+from drlpp.simulator.playing.one_f_one_b import program_of
 from drlpp.simulator.playing.program import Program
 
 MOST_MINIBATCHES = 512
@@ -77,8 +77,7 @@ class SteadyState:
     def completions(self, step: int) -> list[float]:
         """Return when minibatches were complete: at its begin, and after every ``step``."""
         through = range(self.warm_up, self.warm_up + self.minibatches + 1, step)
-        ends = self.played.ends
-        return [max(map(getitem, ends, self.until(one))) for one in through]
+        return [max(self.played.ends_of(self.until(one))) for one in through]
 
     def busy_seconds(self, worker: int, minibatches: int) -> float:
         """Return what a worker, by its index, computes for so many minibatches."""
@@ -94,11 +93,12 @@ class SteadyState:
 
 def run_of(pipeline: Pipeline, method: Method, window: Window, pricing: Pricing) -> SteadyState:
     """Play a run as live workers make it, which begins and ends empty: its window."""
-    program = _compiled(pipeline.numbered, method, window.minibatches)
+    program = _program_of(pipeline.numbered, method, window.minibatches)
     played = play(program, pricing.of(program))
-    first, last = (program.until(window.warm_up + number) for number in (0, window.length))
-    ends = zip(played.ends, first, last, strict=True)
-    seconds = [done[end] - done[begin] for done, begin, end in ends]
+    first, last = (
+        played.ends_of(program.until(window.warm_up + number)) for number in (0, window.length)
+    )
+    seconds = [end - begin for begin, end in zip(first, last, strict=True)]
     slowest = max(seconds)
     return SteadyState(
         program=program,
@@ -111,10 +111,8 @@ def run_of(pipeline: Pipeline, method: Method, window: Window, pricing: Pricing)
     )
 
 
-@lru_cache(maxsize=8)
-def _compiled(shape: Pipeline, method: Method, minibatches: int) -> Program:
-    """Return the program of a schedule; a search comes back to long ones of one shape."""
-    return Program.of(method.schedule_for(shape, minibatches))
+_program_of = lru_cache(maxsize=8)(program_of)
+"""A search comes back to long programs of one shape."""
 
 
 Enough = Callable[[float, float], bool]

@@ -259,6 +259,8 @@ class Cluster(Document):
 
     def ring(self, accelerators: Sequence[int]) -> tuple[Link, ...]:
         """Return the links of a ring through ``accelerators``, none for a single one."""
+        if len(self.host_names) == 1:
+            return (self.within_host,) * (len(accelerators) if len(accelerators) > 1 else 0)
         return tuple(
             self.link(one, other)
             for one, other in pairwise((*accelerators, accelerators[0]))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.made_up import FAMILIES, generate, random_placement
 from drlpp.costs.buckets import SumsLeft
 from drlpp.costs.placed_stages import PlacedStages
+from drlpp.costs.placement_rule import PlacementRule
 from drlpp.costs.profile import Profile
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.costs.workload import Workload
@@ -146,7 +147,9 @@ def test_the_first_bucket_is_not_ready_when_a_backward_begins() -> None:
     placement = Placement(stages=(Stage(operators=(0, 1), accelerators=(0, 1)),))
     busy = problem.predict(placement).stages[0].compute_seconds
     assert busy == 6.0
-    assert SumsLeft(problem.workload, problem.cluster)(placement) == pytest.approx(busy + 1.5)
+    placed = PlacedStages(problem.workload, placement)
+    groups = PlacementRule(problem.cluster).groups_of(placed.holders)
+    assert SumsLeft()(placed, groups) == pytest.approx(busy + 1.5)
     judge = Judge(problem, Space(Method()))
     assert judge.exactly(Candidate(placement, Method())) == pytest.approx(busy + 1.5)
     # By the rule the sum hides behind the backward.

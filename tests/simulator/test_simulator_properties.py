@@ -203,8 +203,9 @@ def test_a_period_goes_on_for_ever(case: tuple[Simulation, EndlessProgram]) -> N
     rounds = begin + 4 * length + program.rounds_in_flight + 3
     longer.play(rounds)
     compared = 0
-    counts = zip(longer.ends, program.before.steps.counts, program.rounds.counts, strict=True)
-    for ends, before, each in counts:
+    counts = zip(program.before.steps.counts, program.rounds.counts, strict=True)
+    for worker, (before, each) in enumerate(counts):
+        ends = [step.end for step in longer.steps_of(worker)]
         first, period = before + begin * each, length * each
         for early, late in zip(ends[first:], ends[first + period :], strict=False):
             assert late - early == pytest.approx(steady.seconds, rel=1e-7)
@@ -296,7 +297,8 @@ def test_a_stage_may_be_ahead_by_more_than_is_played(ahead: float) -> None:
     found = stages_of(profile, fast_cluster(2), 1, 1)
     assert found.steadiness < 1
     # By the one that got least far.
-    assert min(map(len, found.steady.played.ends)) <= 3 * 4 * MOST_MINIBATCHES
+    played = found.steady.played
+    assert min(len(list(played.steps_of(one))) for one in (0, 1)) <= 3 * 4 * MOST_MINIBATCHES
     assert found.seconds_per_minibatch == pytest.approx(3)
     assert found.window_seconds == pytest.approx(3 * found.window.length)
 

@@ -319,6 +319,9 @@ class _Program:
 def _slower_of(before: Array, stage: Array) -> Array:
     """Return the minimum over s of max(before[i, s], stage[s, j]), (rows, states)."""
     rows, states = before.shape
+    if rows == 1:
+        slowest: Array = numpy.maximum(before[0, :, None], stage).min(axis=0, keepdims=True)
+        return slowest
     result = numpy.full((rows, states), numpy.inf)
     for s in range(1, states):
         # A stage leads to a state of a larger number.

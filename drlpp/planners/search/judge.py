@@ -57,12 +57,13 @@ class _Bounds(NamedTuple):
     Attributes:
         workload: under these methods.
         sums: another lower bound, where replicas wait for the sums of their gradients.
-        known: stages and seconds of placements, by the operators and accelerators of each stage.
+        known: stages and seconds of placements, by the operators and accelerators of each stage;
+            of the latter the rule's, and those with the sums.
     """
 
     workload: Workload
     sums: SumsLeft
-    known: dict[Hashable, tuple[PlacedStages, float]]
+    known: dict[Hashable, tuple[PlacedStages, float, float]]
 
 
 class Judge:
@@ -136,7 +137,7 @@ class Judge:
         if self.problem.objective == "seconds":
             return 1.0
         if candidate not in self._factors:
-            placed, _ = self._placed(candidate)
+            placed, *_ = self._placed(candidate)
             self._factors[candidate] = self.problem.per_second(candidate, placed)
         return self._factors[candidate]
 
@@ -188,7 +189,7 @@ class Judge:
             alike = method.model_copy(update={"in_flight_per_link": 0, "recompute": False})
             if alike not in self._alike:
                 workload = base.workload.with_method(method)
-                self._alike[alike] = _Bounds(workload, SumsLeft(workload, base.cluster), {})
+                self._alike[alike] = _Bounds(workload, SumsLeft(), {})
             bounds, memory = self._alike[alike], replace(base.memory, method=method)
             problem = replace(base, workload=bounds.workload, memory=memory)
             found = self._problems[method] = problem, bounds
@@ -206,20 +207,21 @@ class Judge:
         return math.inf if below and self._is_refused(candidate) else bound * factor
 
     def _by_rule(self, candidate: Candidate) -> tuple[float, _Known]:
-        problem, bounds = self._known_of(candidate.method)
-        placed, seconds = self._placed(candidate)
-        if missing := self._missing(placed, problem.memory):
+        placed, seconds, bound = self._placed(candidate)
+        if missing := self._missing(placed, self.problem_of(candidate.method).memory):
             return _UNREACHABLE_SECONDS * (1 + missing) + seconds, _Known.MISSING
-        return max(seconds, bounds.sums(candidate.placement)), _Known.BOUND
+        return bound, _Known.BOUND
 
-    def _placed(self, candidate: Candidate) -> tuple[PlacedStages, float]:
-        """Return the stages of a candidate, and what they take by the rule."""
+    def _placed(self, candidate: Candidate) -> tuple[PlacedStages, float, float]:
+        """Return the stages of a candidate, what they take by the rule, and with the sums."""
         bounds, placement = self._known_of(candidate.method)[1], candidate.placement
         key = tuple((stage.operators, stage.accelerators) for stage in placement.stages)
         found = bounds.known.get(key)
         if found is None:
             placed = PlacedStages(bounds.workload, placement)
-            found = bounds.known[key] = placed, self._rule.seconds(placed).slowest
+            seconds = self._rule.seconds(placed).slowest
+            sums = bounds.sums(placed, self._rule.groups_of(placed.holders))
+            found = bounds.known[key] = placed, seconds, max(seconds, sums)
         return found
 
     def _missing(self, placed: PlacedStages, memory: MemoryModel) -> float:

@@ -15,6 +15,7 @@ import numpy
 
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.simulator.playing.one_f_one_b import program_of
 from drlpp.simulator.playing.program import Program, Steps
 from drlpp.simulator.playing.tables import Tables
 
@@ -75,7 +76,7 @@ def endless_program(shape: Pipeline, method: Method) -> EndlessProgram | None:
     passes = through * method.microbatches * len(shape.stages)
     if minibatches > LONGEST_ROUND or passes > _MOST_PASSES:
         return None
-    sample = Program.of(method.schedule_for(shape, through + in_flight, through))
+    sample = program_of(shape, method, through + in_flight, through)
     ends = [_ends(sample, (before + turn) * minibatches) for turn in range(3)]
     if not all(ends):
         return None

@@ -15,7 +15,7 @@ runs on lists. Times are equal to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -345,11 +345,15 @@ class Play:
             done = numpy.where(turn < 0, done, counts + in_round)
         return done
 
-    @property
-    def ends(self) -> list[list[float]]:
-        """When every worker's steps so far ended, in seconds since the start."""
-        workers = range(len(self._tables.begins) - 1)
-        return [[step.end for step in self.steps_of(worker)] for worker in workers]
+    def ends_of(self, steps: Sequence[int]) -> list[float]:
+        """Return when a step of every worker ended, in seconds since the start."""
+        tables, numbers = self._tables, numpy.array(steps)
+        places, counts = tables.begins[:-1] + numbers, numpy.diff(tables.begins)
+        if len(tables.round_begins):
+            turns, in_round = numpy.divmod(numbers - counts, numpy.diff(tables.round_begins))
+            again = tables.round_begins[:-1] + in_round + turns * tables.steps
+            places = numpy.where(numbers < counts, places, again)
+        return [float(self._state.ends[place]) for place in places.tolist()]
 
     def rows(self) -> tuple[Array, Array]:
         """Return when the steps of every round ended, and its messages arrived; inf is not yet."""

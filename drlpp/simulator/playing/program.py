@@ -41,13 +41,13 @@ def begins_of(counts: Sequence[int] | Indices) -> Indices:
     return numpy.concatenate([[0], numpy.cumsum(counts)]).astype(int)
 
 
-_KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
-_BACKWARD = _KINDS[Backward]
+KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
+_BACKWARD = KINDS[Backward]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
-SUMMED_BACKWARD = len(_KINDS)
+SUMMED_BACKWARD = len(KINDS)
 _OF_SECOND_STAGE = SUMMED_BACKWARD + 1
 # Takes no time; what is sent then leaves when the messages before it have arrived.
-ARRIVED = _OF_SECOND_STAGE + len(_KINDS)
+ARRIVED = _OF_SECOND_STAGE + len(KINDS)
 # Updates of a stage's copy of the weights of each tie, then those of a second stage's.
 TIED_UPDATE = ARRIVED + 1
 FINISH_SUM = -1
@@ -260,14 +260,14 @@ class _Compiler:
                         held[action.chunk][number] += change
                         now = held[action.chunk][number]
                         most[action.chunk][number] = max(most[action.chunk][number], now)
-                    kind = _KINDS[type(action)]
+                    kind = KINDS[type(action)]
                     if action.chunk == 0 and kind == _BACKWARD:
                         last_backward = len(kinds)
                     step(kind + _OF_SECOND_STAGE * (action.chunk > 0))
                 case Update():
                     updates.append((len(kinds), action.through))
                     last_backward = -1
-                    step(_KINDS[Update])
+                    step(KINDS[Update])
         return most, updates
 
     def route(self, message: Message, sender: int, receiver: int) -> int:
