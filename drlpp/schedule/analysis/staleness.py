@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from drlpp.schedule.analysis.weight_versions import steady_delay
+from drlpp.schedule.analysis.weight_versions import steady_delays
 from drlpp.schedule.kinds.alternating import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -92,7 +92,7 @@ def _means(pipeline: Pipeline, method: Method) -> list[float]:
 def usual_staleness(method: Method, accelerators: int) -> int:
     """Return the largest s that a method has with a stage on every accelerator."""
     straight = Pipeline.straight(*[1] * accelerators)
-    return max(steady_delay(straight, stage, method) for stage in range(accelerators))
+    return max(steady_delays(straight, method))
 
 
 def staleness_text(
@@ -109,15 +109,14 @@ def staleness_text(
     Returns:
         One line; None if no update comes between, so that training is as plain PyTorch's.
     """
-    stages = range(len(pipeline.stages))
-    most = [steady_delay(pipeline, stage, method) for stage in stages]
+    most = steady_delays(pipeline, method)
     if not any(most):
         return None
     mean = _means(pipeline, method)
     if method.policy_facts.updates_all_in_flight:
         text = "gradients are of the weights before the newest, on every stage"
     else:
-        where = "on the only stage" if len(most) == 1 else f"on stages 0 to {stages[-1]}"
+        where = "on the only stage" if len(most) == 1 else f"on stages 0 to {len(most) - 1}"
         text = f"between the forward and the backward of a minibatch {where} come {_series(most)}"
         text += " updates"
         if mean != most:

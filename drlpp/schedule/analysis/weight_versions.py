@@ -72,8 +72,8 @@ def stage_delay(schedule: Schedule, stage: int, tie: Tie | None = None) -> int:
     )
 
 
-def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
-    """Return the largest s of a stage in the steady state of a schedule.
+def steady_delays(pipeline: Pipeline, method: Method) -> list[int]:
+    """Return the largest s of every stage in the steady state of a schedule.
 
     The schedule need not be written for it.
 
@@ -81,9 +81,11 @@ def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
     rounded up; in the mean over the parts of an update they are just that, not rounded.
     """
     if method.flushes:
-        return 0
-    apart = method.parts_in_between(pipeline)[stage]
-    return -(-apart // method.parts_of_update(len(pipeline.stages[stage])))
+        return [0] * len(pipeline.stages)
+    return [
+        -(-apart // method.parts_of_update(len(workers)))
+        for apart, workers in zip(method.parts_in_between(pipeline), pipeline.stages, strict=True)
+    ]
 
 
 def tied_delay(pipeline: Pipeline, tie: Tie, method: Method) -> int:
@@ -102,7 +104,7 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     method.schedule_kind.check_stages_held(pipeline)
     of_stages(method.recompute, len(pipeline.stages))
     _check_accumulation(pipeline, method)
-    delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
+    delays = steady_delays(pipeline, method)
     if method.policy_facts.synchronous and any(delays):
         kinds = SCHEDULE_KINDS.values()
         flushing = [kind.name for kind in kinds if kind.flushes and kind.stages_held == 1]
@@ -259,7 +261,7 @@ def update_rates(
     if anneals:
         pipeline = schedule.pipeline
         if tie is None:
-            delay = 1 + steady_delay(pipeline, pipeline.stage_of(worker), method)
+            delay = 1 + steady_delays(pipeline, method)[pipeline.stage_of(worker)]
         else:
             delay = 1 + tied_delay(pipeline, tie, method)
     found: list[float] = []

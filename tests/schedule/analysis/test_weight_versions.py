@@ -15,7 +15,7 @@ from drlpp.schedule.analysis.staleness import staleness_text, usual_staleness
 from drlpp.schedule.analysis.weight_versions import (
     stage_delay,
     stage_delays,
-    steady_delay,
+    steady_delays,
     update_rates,
     weight_uses,
     weight_versions,
@@ -59,7 +59,7 @@ def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
     length = 2 * max(method.in_flight(pipeline)) * len(pipeline.workers)
     written = method.schedule_for(pipeline, length + 2 * method.minibatches_together(pipeline))
     for stage in range(len(pipeline.stages)):
-        assert steady_delay(pipeline, stage, method) == stage_delay(written, stage)
+        assert steady_delays(pipeline, method)[stage] == stage_delay(written, stage)
 
 
 @given(
@@ -87,7 +87,7 @@ def test_the_difference_of_a_microbatch_follows_from_its_place_in_the_minibatch(
         if minibatches > in_flight:
             last = [versions[minibatches - 1, j].difference for j in range(microbatches)]
             assert sum(last) == in_flight - 1
-            assert max(last) == steady_delay(pipeline, rank, method)
+            assert max(last) == steady_delays(pipeline, method)[rank]
 
 
 def _uses(

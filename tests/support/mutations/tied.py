@@ -122,9 +122,9 @@ _row("looking ahead without lateness", _WITH_RULE[1:], weight_versions, "PartCou
 
 
 def _as_late_as_the_last_stage(_: Any) -> Any:
-    return lambda pipeline, tie, method: weight_versions.steady_delay(
-        pipeline, tie.stages[-1], method
-    )
+    return lambda pipeline, tie, method: weight_versions.steady_delays(pipeline, method)[
+        tie.stages[-1]
+    ]
 
 
 _row("T1 by the last stage", ("tied, T1 with reference",), weight_versions, "tied_delay")(
