@@ -103,9 +103,10 @@ def _links(simulation: Simulation, workload: Workload, cluster: Cluster) -> tupl
     to the next.
     """
     workers = simulation.accelerators
+    routes = simulation.program.routes
+    ways = zip(routes.senders, routes.receivers, simulation.pricing.bytes_of(routes), strict=True)
     messages = sorted(
-        (workers[route.sender], workers[route.receiver], simulation.pricing.bytes_of(route))
-        for route in simulation.program.routes
+        (workers[sender], workers[receiver], float(bytes_)) for sender, receiver, bytes_ in ways
     )
     for stage in simulation.placement.stages:
         ring = stage.accelerators

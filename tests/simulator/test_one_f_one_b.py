@@ -1,12 +1,15 @@
 """Programs that are made as arrays are those of the schedule's actions."""
 
+from dataclasses import fields
+
+import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator.playing.one_f_one_b import program_of
-from drlpp.simulator.playing.program import Program
+from drlpp.simulator.playing.program import Program, Routes
 from tests.support.strategies.graphs import depths, pipelines, recomputing
 
 
@@ -34,5 +37,8 @@ def test_a_program_of_arrays_is_that_of_its_actions(
     found = program_of(*run)
     expected = Program.of(method.schedule_for(pipeline, minibatches, through))
     assert found.steps.same(expected.steps)
-    for name in ("stages_of", "routes", "sums", "in_flight", "half_done", "updates"):
+    for route in fields(Routes):
+        one, other = (getattr(program.routes, route.name) for program in (found, expected))
+        assert numpy.array_equal(one, other)
+    for name in ("stages_of", "sums", "in_flight", "half_done", "updates"):
         assert getattr(found, name) == getattr(expected, name)

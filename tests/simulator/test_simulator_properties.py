@@ -161,7 +161,7 @@ def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation
         for operator, stage in readers
         if stages[operator] != stage
     )
-    assert sum(found.pricing.message_bytes.values()) == pytest.approx(crossing)
+    assert found.pricing.placed.exchange.bytes_.sum() == pytest.approx(crossing)
     tied = found.placement.ties(graph)
     assert [tie.stages for tie in found.method.ties(found.pipeline)] == list(tied)
     assert list(found.pricing.tied_bytes) == [sum(p.bytes_ for p in ps) for ps in tied.values()]

@@ -39,7 +39,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations, pairwise
 from math import ceil, isinf
 from typing import Literal
@@ -86,7 +86,7 @@ def pipedream(problem: PlanningProblem, cuts: Cuts = "chain", flat: bool = False
     levels = levels_of(problem.cluster, flat)
     states = (chain_states if cuts == "chain" else graph_states)(problem.workload)
     program = _Program(problem, states, levels)
-    seconds = program.best()
+    seconds = program.best
     if isinf(seconds):
         raise NothingFits(
             f"no pipeline of PipeDream's fits into {program.limit:,.0f} bytes, the smallest "
@@ -172,15 +172,16 @@ class _Program:
         self._component = cache(self._find_component)
         self._cost = cache(self._find_cost)
 
+    @cached_property
     def best(self) -> float:
-        """Return A over all states on the whole cluster; infinite if no pipeline is allowed."""
+        """A over all states on the whole cluster; infinite if no pipeline is allowed."""
         top = len(self._levels)
         rows = [self._table(top, Fraction(0), total, 1)[total] for total in self._totals(top)]
         return float(min(row[0, -1] for row in rows))
 
     def plan(self) -> tuple[Stage, ...]:
         """Return the stages of the best pipeline, in order."""
-        limit = self.best() * (1 + _TOLERANCE)
+        limit = self.best * (1 + _TOLERANCE)
         return self._plan(len(self._levels), 0, len(self._states) - 1, Fraction(0), limit)
 
     def _totals(self, number: int) -> range:
@@ -291,14 +292,23 @@ class _Program:
         """
         fewest = numpy.full((total + 1, len(self._states)), numpy.inf)
         fewest[0, begin] = 0
-        allowed: dict[tuple[int, int], NDArray[numpy.bool_]] = {}
+
+        @cache
+        def allowed_at(replicas: int, after: int, first: bool) -> NDArray[numpy.bool_]:
+            found: NDArray[numpy.bool_] = (
+                self._cost(number, replicas, after, behind, first) <= limit
+            )
+            return found
+
+        def allowed(used: int, replicas: int) -> NDArray[numpy.bool_]:
+            return allowed_at(replicas, self._after(total - used), replicas == used)
+
         for used in range(1, total + 1):
-            after = self._after(total - used)
             for replicas in self._replicas(used):
-                cost = self._cost(number, replicas, after, behind, replicas == used)
-                may_be = allowed[used, replicas] = cost <= limit
-                before = numpy.where(may_be, fewest[used - replicas][:, None] + 1, numpy.inf)
-                fewest[used] = numpy.minimum(fewest[used], before.min(axis=0))
+                reached = numpy.isfinite(fewest[used - replicas])
+                behind_them = fewest[used - replicas][reached, None] + 1
+                before = numpy.where(allowed(used, replicas)[reached], behind_them, numpy.inf)
+                fewest[used] = numpy.minimum(fewest[used], before.min(axis=0, initial=numpy.inf))
         if fewest[total, end] == numpy.inf:
             return ()
         shares: list[_Share] = []
@@ -307,7 +317,7 @@ class _Program:
             at, replicas = min(
                 (int(at), replicas)
                 for replicas in self._replicas(used)
-                for at in numpy.flatnonzero(allowed[used, replicas][:, end])
+                for at in numpy.flatnonzero(allowed(used, replicas)[:, end])
                 if fewest[used - replicas, at] + 1 == fewest[used, end]
             )
             shares.insert(0, _Share(at, end, replicas, total - used))

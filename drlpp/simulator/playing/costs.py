@@ -14,12 +14,12 @@ import numpy
 from drlpp.costs.buckets import Bucket, buckets_of
 from drlpp.costs.placed_stages import PlacedStages
 from drlpp.costs.stage_cost import Array, Indices
-from drlpp.schedule.actions import COMPUTATIONS, Cost, Payload
+from drlpp.schedule.actions import COMPUTATIONS, Cost
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import Lookahead, PartCounts
 from drlpp.simulator.playing.network import NO_LINKS, Links, Network
-from drlpp.simulator.playing.program import Program, Route, Sum, begins_of
+from drlpp.simulator.playing.program import Program, Routes, Sum, begins_of
 from drlpp.specs.cluster import Cluster
 
 _SQUARED_NORM_BYTES = 8
@@ -106,17 +106,6 @@ class Pricing:
         return [sum(tie.bytes_ for tie in members) for members in self.placed.ties.values()]
 
     @cached_property
-    def message_bytes(self) -> dict[tuple[Payload, int, int], float]:
-        """Of the messages of a minibatch: by payload, source and target stage."""
-        exchange = self.placed.exchange
-        return {
-            ("activation" if source < target else "gradient", source, target): float(
-                exchange.bytes_[source, target]
-            )
-            for source, target in numpy.argwhere(exchange.talks).tolist()
-        }
-
-    @cached_property
     def _tied_update_seconds(self) -> list[float]:
         """What an update of a copy takes."""
         workload = self.placed.workload
@@ -195,12 +184,13 @@ class Pricing:
             "update": numpy.maximum(update, 0.0) * factors,
         }
 
-    def bytes_of(self, route: Route) -> float:
-        """Return the bytes of a message."""
-        if route.tie >= 0:
-            return self.tied_bytes[route.tie]
-        of_minibatch = self.message_bytes[route.payload, route.source_stage, route.target_stage]
-        return of_minibatch / self.method.microbatches
+    def bytes_of(self, routes: Routes) -> Array:
+        """Return the bytes of a message of each route."""
+        bytes_ = self.placed.exchange.bytes_[routes.source_stages, routes.target_stages]
+        bytes_ = bytes_ / self.method.microbatches
+        tied = routes.ties >= 0
+        bytes_[tied] = numpy.array(self.tied_bytes)[routes.ties[tied]]
+        return bytes_
 
     def of(self, program: Program) -> Costs:
         """Compute the costs of a program that was compiled for this placement."""
@@ -218,11 +208,7 @@ class Pricing:
         ]
         network = Network(self.cluster, accelerators)
         routes = program.routes
-        paths = network.links(
-            numpy.array([route.sender for route in routes], dtype=int),
-            numpy.array([route.receiver for route in routes], dtype=int),
-            numpy.array([self.bytes_of(route) for route in routes], dtype=float),
-        )
+        paths = network.links(routes.senders, routes.receivers, self.bytes_of(routes))
         seconds = self._worker_seconds(program.stages_of, speeds)
         rings = self._rings(program.sums, network, accelerators, paths)
         buckets = [*chain(*rings)]

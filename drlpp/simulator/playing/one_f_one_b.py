@@ -32,7 +32,7 @@ from drlpp.simulator.playing.program import (
     KINDS,
     SUMMED_BACKWARD,
     Program,
-    Route,
+    Routes,
     Steps,
     Sum,
     begins_of,
@@ -274,7 +274,7 @@ class _Ways:
         routes = self.begins[edge] + passes.parts[pass_] % numpy.diff(self.begins)[edge]
         return _Messages(passes.steps[pass_], number, routes + back * self.begins[-1])
 
-    def renumbered(self, met: Indices) -> tuple[Indices, tuple[Route, ...]]:
+    def renumbered(self, met: Indices) -> tuple[Indices, Routes]:
         """Return routes as they are numbered when they are met, and what they are."""
         first = numpy.full(2 * self.begins[-1], -1)
         first[met[::-1]] = numpy.arange(len(met))[::-1]
@@ -284,21 +284,14 @@ class _Ways:
         numbers[found] = numpy.arange(len(found))
         back, place = numpy.divmod(found, max(1, self.begins[-1]))
         edge = numpy.searchsorted(self.begins, place, "right") - 1
-        part = place - self.begins[edge]
-        stages = self.ends[edge]
-        ends = [
-            (stages[:, end], self.firsts[stages[:, end]] + part % self.replicas[stages[:, end]])
-            for end in (0, 1)
-        ]
-        (one, sender), (other, receiver) = (
-            (numpy.where(back, theirs, own) for own, theirs in zip(*pair, strict=True))
-            for pair in (ends, ends[::-1])
+        # Gradients go from the end of an edge to its begin.
+        sources, targets = numpy.where(back, self.ends[edge, ::-1].T, self.ends[edge].T)
+        senders, receivers = (
+            self.firsts[stage] + (place - self.begins[edge]) % self.replicas[stage]
+            for stage in (sources, targets)
         )
-        columns = (column.tolist() for column in (back, one, other, sender, receiver))
-        return numbers[met], tuple(
-            Route(("activation", "gradient")[back], *way)
-            for back, *way in zip(*columns, strict=True)
-        )
+        no_ties = numpy.full(len(found), -1)
+        return numbers[met], Routes(sources, targets, senders, receivers, no_ties)
 
 
 def _numbered(counts: Indices) -> tuple[Indices, Indices]:

@@ -27,7 +27,6 @@ from drlpp.schedule.actions import (
     Forward,
     Message,
     Pass,
-    Payload,
     Receive,
     Send,
     TiedUpdate,
@@ -67,18 +66,21 @@ HELD: dict[type, tuple[int, int]] = {
 """How passes change the microbatches in flight, and those between the halves of a backward."""
 
 
-class Route(NamedTuple):
-    """What kind of message goes from which worker to which, by their index in the program.
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """What kind of message goes from which worker to which, by their index, a value for each route.
 
-    ``tie`` is that of tied weights, whose gradients are sent; −1 for all else.
+    ``ties`` are those of tied weights, whose gradients are sent; −1 for all else.
     """
 
-    payload: Payload
-    source_stage: int
-    target_stage: int
-    sender: int
-    receiver: int
-    tie: int = -1
+    source_stages: Indices
+    target_stages: Indices
+    senders: Indices
+    receivers: Indices
+    ties: Indices
+
+    def __len__(self) -> int:
+        return len(self.ties)
 
 
 class Sum(NamedTuple):
@@ -157,7 +159,7 @@ class Program:
 
     stages_of: tuple[tuple[int, ...], ...]
     steps: Steps
-    routes: tuple[Route, ...]
+    routes: Routes
     sums: tuple[Sum, ...]
     in_flight: tuple[int, ...]
     half_done: tuple[int, ...]
@@ -182,7 +184,7 @@ class _Compiler:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.index = {worker: k for k, worker in enumerate(schedule.pipeline.stages_by_worker)}
-        self.routes: dict[Route, int] = {}
+        self.routes: dict[tuple[int, ...], int] = {}
         self.sums: dict[Sum, int] = {}
         # Of every step.
         self.kinds: list[int] = []
@@ -215,7 +217,7 @@ class _Compiler:
                 waits=numbers(chain(*self.waits)),
                 sends=numbers(chain(*self.sends)),
             ),
-            routes=tuple(self.routes),
+            routes=Routes(*numpy.array(list(self.routes), dtype=int).reshape(-1, 5).T),
             sums=tuple(self.sums),
             in_flight=in_flight,
             half_done=half_done,
@@ -272,9 +274,7 @@ class _Compiler:
 
     def route(self, message: Message, sender: int, receiver: int) -> int:
         tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
-        route = Route(
-            message.payload, message.source_stage, message.target_stage, sender, receiver, tie
-        )
+        route = message.source_stage, message.target_stage, sender, receiver, tie
         return self.routes.setdefault(route, len(self.routes))
 
     def sum(self, action: AllReduce, stage: int, last_backward: int) -> tuple[int, int]:

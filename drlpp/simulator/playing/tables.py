@@ -94,7 +94,7 @@ class Tables(NamedTuple):
             sends=messages.places(sends, _earlier(sends, numpy.ones(len(sends), dtype=bool))),
             routes=sends,
             sums=sums,
-            receivers=numpy.array([route.receiver for route in program.routes], dtype=int),
+            receivers=program.routes.receivers,
             sum_kinds=numpy.repeat(numpy.arange(len(program.sums)), grid.columns),
             members=numpy.array([one.members for one in program.sums], dtype=int),
             steps=len(kinds) - before,
