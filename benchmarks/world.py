@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drlpp.capturing.capture import CapturedModel, capture
@@ -24,8 +25,16 @@ MODELS: dict[str, tuple[str, dict[str, int | float]]] = {
     "awd_lm": ("awd_lm", _TEXT | {"sequence_length": 32, "embedding": 192, "hidden": 512}),
     "alexnet": ("alexnet", {}),
 }
-WORLDS = ("a100-100gbit", "a100-25gbit", "a100-10gbit", "rtx4090-1gbit")
-_SPEEDS = (0.4, 0.4, 0.4, 0.4)
+WORLDS = (
+    "a100-100gbit",
+    "a100-25gbit",
+    "a100-10gbit",
+    "rtx4090-1gbit",
+    "t4-cloud",
+    "mixed-10gbit",
+)
+_SPEED = 0.4
+"""Of the fastest emulated accelerators, in cores."""
 _TOKENS = 8192
 """Of a minibatch on each of the real accelerators."""
 
@@ -36,7 +45,7 @@ _ADAMW = OptimizerSpec.parse("adamw", lr=1e-3)
 
 
 def real_ratio(world: Cluster) -> float:
-    """Return R_w = F / (3·T·B) of a cluster.
+    """Return R_w = F / (3·T·B) of a cluster, whose first accelerators are the fastest.
 
     Training computes 6 FLOPs for each weight and token, and a weight has two bytes: 2·W / B over
     6·W·T / F, with F FLOP/s, T tokens and B bytes per second between hosts, whatever W is.
@@ -61,6 +70,16 @@ def scaled_links(world: Cluster, weight_bytes: float, seconds: float) -> Cluster
         latency_seconds=world.between_hosts.latency_seconds * scale,
     )
     return hosts_of_one(world.accelerators, link)
+
+
+def speeds_of(world: Cluster) -> tuple[float, ...]:
+    """Return the speeds of emulated accelerators, which are to each other as the world's are."""
+    flops = [
+        host.flops_per_second or 0.0
+        for host in world.hosts
+        for _ in range(host.count * host.accelerators)
+    ]
+    return tuple(_SPEED * one / max(flops) for one in flops)
 
 
 def hosts_of_one(count: int, link: Link) -> Cluster:
@@ -103,15 +122,17 @@ class World:
         """
         name, options = MODELS[model]
         captured = capture(ModelReference.named(name, "small", **options))
-        with _session(captured, None, optimizer, method) as session:
+        named = read_cluster(world)
+        speeds = speeds_of(named)
+        with _session(captured, speeds, None, optimizer, method) as session:
             profile, here = session.profile(repeats)
         plain = _predictions(profile, here, optimizer).plain
         bytes_, seconds = captured.graph.parameter_bytes, plain.seconds_per_minibatch
-        links = scaled_links(read_cluster(world), bytes_, seconds)
+        links = scaled_links(named, bytes_, seconds)
         if memory_ratio:
             limit = {"memory_bytes": plain.memory_bytes / memory_ratio}
             links = links.with_hosts([host.model_copy(update=limit) for host in links.hosts])
-        return cls(captured, profile, links.with_speeds(_SPEEDS), optimizer, method)
+        return cls(captured, profile, links.with_speeds(speeds), optimizer, method)
 
     @property
     def predicted(self) -> WaysOfTraining:
@@ -130,16 +151,22 @@ class World:
 
     def session(self) -> ClusterSession:
         """Start the emulated accelerators."""
-        return _session(self.captured, self.cluster, self.optimizer, self.method)
+        return _session(
+            self.captured, self.cluster.speeds, self.cluster, self.optimizer, self.method
+        )
 
 
 def _session(
-    captured: CapturedModel, links: Cluster | None, optimizer: OptimizerSpec, method: Method
+    captured: CapturedModel,
+    speeds: Sequence[float],
+    links: Cluster | None,
+    optimizer: OptimizerSpec,
+    method: Method,
 ) -> ClusterSession:
     return ClusterSession(
         captured,
-        len(_SPEEDS),
-        speeds=_SPEEDS,
+        len(speeds),
+        speeds=speeds,
         links=links,
         optimizer=optimizer,
         method=method,

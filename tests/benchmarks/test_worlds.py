@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.world import real_ratio, scaled_links
+from benchmarks.world import real_ratio, scaled_links, speeds_of
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import OperatorProfile
 from drlpp.costs.ways_of_training import WaysOfTraining
@@ -44,3 +44,9 @@ def test_a_latency_is_the_same_share_of_a_minibatch() -> None:
     """A billion weights take 6e9 · 8192 / 1.4e14 = 0.351 s of an A100."""
     links = scaled_links(read_cluster("a100-10gbit"), 1e7, 0.351)
     assert links.within_host.latency_seconds == pytest.approx(5e-5, rel=1e-2)
+
+
+def test_speeds_are_to_each_other_as_those_of_the_world() -> None:
+    """Two accelerators of 74 TFLOP/s, two of 32."""
+    slower = 0.4 * 32 / 74
+    assert speeds_of(read_cluster("mixed-10gbit")) == pytest.approx((0.4, 0.4, slower, slower))
