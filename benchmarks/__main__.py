@@ -27,6 +27,7 @@ STUDIES = {
     "search": "benchmarks.search:STUDY",
     "pipedream": "benchmarks.papers.pipedream:TIMES",
     "pipedream-learning": "benchmarks.papers.pipedream:LEARNING",
+    "pipedream-clusters": "benchmarks.papers.pipedream_clusters:STUDY",
     "pipeoptim": "benchmarks.papers.pipeoptim:THROUGHPUT",
     "pipeoptim-memory": "benchmarks.papers.pipeoptim_memory:STUDY",
     "to-loss": "benchmarks.learning.to_loss:STUDY",

@@ -45,7 +45,7 @@ GIGABYTES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 _ACCELERATORS = 4
 _LATENCY_SECONDS = 2e-5
-_METHOD = Method(policy="stash")
+METHOD = Method(policy="stash")
 _GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
 _JUDGED = 3000
 
@@ -121,21 +121,22 @@ def simulated(case: Case) -> Simulated:
     def planned(planner: Planner, method: Method) -> Placed:
         problem = PlanningProblem(Workload.of(profile, method), cluster)
         placement = planner(problem).placement
-        return _placed(Judge(problem, Space(method, frozenset())), placement, method)
+        return placed(Judge(problem, Space(method, frozenset())), placement, method)
 
-    problem = PlanningProblem(Workload.of(profile, _METHOD), cluster)
-    space = Space(_METHOD, frozenset())
+    problem = PlanningProblem(Workload.of(profile, METHOD), cluster)
+    space = Space(METHOD, frozenset())
     found = best_plan(problem, space, limits=Limits(judged=case.judged)).placement
     return Simulated(
         case=case,
-        data_parallel=planned(data_parallel, _METHOD),
+        data_parallel=planned(data_parallel, METHOD),
         gpipe=planned(gpipe, _GPIPE),
-        pipedream=planned(partial(pipedream, cuts="graph"), _METHOD),
-        found=_placed(Judge(problem, space), found, _METHOD),
+        pipedream=planned(partial(pipedream, cuts="graph"), METHOD),
+        found=placed(Judge(problem, space), found, METHOD),
     )
 
 
-def _placed(judge: Judge, placement: Placement, method: Method) -> Placed:
+def placed(judge: Judge, placement: Placement, method: Method) -> Placed:
+    """Simulate a placement."""
     seconds = judge.exactly(Candidate(placement, method))
     return Placed(configuration=placement.configuration, seconds=seconds)
 

@@ -5,7 +5,13 @@ import math
 import pytest
 
 from benchmarks.deep_models import DigitsCNN
-from benchmarks.papers import drl_pp, pipemare, pipeoptim, pipeoptim_memory
+from benchmarks.papers import (
+    drl_pp,
+    pipedream_clusters,
+    pipemare,
+    pipeoptim,
+    pipeoptim_memory,
+)
 from benchmarks.papers.claims import NOT_DECIDED, NOT_YET, judged, judged_seconds
 from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
@@ -86,6 +92,16 @@ def test_claims_are_decided_by_intervals() -> None:
     assert judged_seconds("alike", "here", slow, slow, 0.1).verdict == "holds"
     assert judged_seconds("alike", "here", quick, slow, 0.1).verdict == "does not hold"
     assert judged("better", "here", {0: 1.0}, {0: 0.5}).verdict == NOT_YET
+
+
+# PipeDream
+
+
+def test_published_costs_have_pipedreams_placement_on_its_cluster() -> None:
+    """The paper: straight, 1.5 times as fast as data parallelism."""
+    row = pipedream_clusters.STUDY.run(*pipedream_clusters.STUDY.cases(None, short=True))
+    assert row.pipedream.configuration == row.found.configuration == "1-1-1-1"
+    assert 1.3 < row.data_parallel.seconds / row.found.seconds < 1.7
 
 
 # DRL-PP
