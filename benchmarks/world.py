@@ -74,12 +74,7 @@ def scaled_links(world: Cluster, weight_bytes: float, seconds: float) -> Cluster
 
 def speeds_of(world: Cluster) -> tuple[float, ...]:
     """Return the speeds of emulated accelerators, which are to each other as the world's are."""
-    flops = [
-        host.flops_per_second or 0.0
-        for host in world.hosts
-        for _ in range(host.count * host.accelerators)
-    ]
-    return tuple(_SPEED * one / max(flops) for one in flops)
+    return world.for_model(world.hosts[0].flops_per_second or 0.0, _SPEED).speeds
 
 
 def hosts_of_one(count: int, link: Link) -> Cluster:

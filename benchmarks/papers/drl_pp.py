@@ -47,7 +47,7 @@ _ACCELERATORS = 4
 _LATENCY_SECONDS = 2e-5
 METHOD = Method(policy="stash")
 _GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
-_JUDGED = 3000
+JUDGED = 3000
 
 
 class Placed(Record):
@@ -62,7 +62,7 @@ class Case(Record):
 
     model: str
     gigabytes: float
-    judged: int = _JUDGED
+    judged: int = JUDGED
 
 
 class Simulated(Row):

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from pandas import DataFrame
 
-from benchmarks.papers.drl_pp import METHOD, PROFILES, Placed, placed
+from benchmarks.papers.drl_pp import JUDGED, METHOD, PROFILES, Placed, placed
 from benchmarks.papers.figures import PIPEDREAM_TABLE_1
 from benchmarks.papers.pipedream_profile import read_pipedream_profile
 from benchmarks.study import Needs, Row, Study
@@ -23,14 +23,12 @@ from drlpp.planners import Limits, PlanningProblem, Space, best_plan
 from drlpp.planners.baselines import data_parallel
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.planners.search import Judge
-from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.cluster import Cluster, Host, Link, read_cluster
 
 _FILES = {"VGG-16": "vgg16", "ResNet-50": "resnet50", "AlexNet": "alexnet", "GNMT-8": "gnmt"}
+_A = read_cluster("v100-pipedream")
 _LINKS = {
-    "A": (
-        Link(bandwidth_bytes_per_second=1e10, latency_seconds=1e-5),
-        Link(bandwidth_bytes_per_second=1.25e9, latency_seconds=5e-5),
-    ),
+    "A": (_A.within_host, _A.between_hosts),
     "B": (
         Link(bandwidth_bytes_per_second=2.5e10, latency_seconds=1e-5),
         Link(bandwidth_bytes_per_second=3.125e9, latency_seconds=5e-5),
@@ -38,15 +36,13 @@ _LINKS = {
 }
 """Within and between servers: V100s on PCIe and 10 Gbit/s, on NVLink and 25 Gbit/s."""
 
-_JUDGED = 3000
-
 
 class Case(Record):
     """A row of the paper's table: the model, and its servers as ``4x4 (A)``."""
 
     model: str
     servers: str
-    judged: int = _JUDGED
+    judged: int = JUDGED
 
 
 class Simulated(Row):

@@ -293,15 +293,12 @@ class _Program:
         fewest = numpy.full((total + 1, len(self._states)), numpy.inf)
         fewest[0, begin] = 0
 
-        @cache
-        def allowed_at(replicas: int, after: int, first: bool) -> NDArray[numpy.bool_]:
+        def allowed(used: int, replicas: int) -> NDArray[numpy.bool_]:
+            after = self._after(total - used)
             found: NDArray[numpy.bool_] = (
-                self._cost(number, replicas, after, behind, first) <= limit
+                self._cost(number, replicas, after, behind, replicas == used) <= limit
             )
             return found
-
-        def allowed(used: int, replicas: int) -> NDArray[numpy.bool_]:
-            return allowed_at(replicas, self._after(total - used), replicas == used)
 
         for used in range(1, total + 1):
             for replicas in self._replicas(used):

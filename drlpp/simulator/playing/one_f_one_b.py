@@ -36,6 +36,7 @@ from drlpp.simulator.playing.program import (
     Steps,
     Sum,
     begins_of,
+    numbered,
 )
 
 
@@ -85,7 +86,8 @@ def _one_f_one_b(pipeline: Pipeline, method: Method, minibatches: int, through: 
     places = begins[sends.steps] + waiting[sends.steps] + sends.numbers
     met[places], sent[places] = sends.routes, True
     met, routes = ways.renumbered(met)
-    made = list(zip(updates.own_steps.tolist(), updates.through.tolist(), strict=True))
+    own_steps = updates.steps - workers.begins[updates.workers]
+    made = list(zip(own_steps.tolist(), updates.through.tolist(), strict=True))
     return Program(
         stages_of=tuple((stage,) for stage in workers.stages.tolist()),
         steps=Steps(
@@ -123,14 +125,13 @@ class _Updates(NamedTuple):
 
     Attributes:
         workers: whose.
-        steps, own_steps: of all, and among those of its worker.
+        steps: among those of all workers.
         through: the minibatches that its weights contain.
         taking: whether the worker has a part of it.
     """
 
     workers: Indices
     steps: Indices
-    own_steps: Indices
     through: Indices
     taking: Flags
 
@@ -168,13 +169,15 @@ class _Workers(NamedTuple):
         """Lay out the workers of a pipeline."""
         held = numpy.array(list(map(len, pipeline.stages)))
         recompute = numpy.array(of_stages(method.recompute, len(held)))
-        stages, replica = _numbered(held)
+        stages, replica = numbered(held)
         replicas = held[stages]
         depth = numpy.array(method.in_flight(pipeline))[stages]
         together = method.minibatches_of_update(held)[stages]
         made = -(-through // together)
-        parts = numpy.minimum([made * together, 0 * made + minibatches], minibatches)
-        passed, own = -((replica - parts * method.microbatches) // replicas)
+        passed, own = (
+            _own(replica, replicas, most * method.microbatches)
+            for most in (numpy.minimum(made * together, minibatches), minibatches)
+        )
         # A backward just behind its forward recomputes nothing.
         recomputes = recompute[stages] & (numpy.minimum(depth, own) > 1)
         forwards = numpy.minimum(passed + depth - 1, own)
@@ -186,28 +189,28 @@ class _Workers(NamedTuple):
 
     def forwards(self) -> _Passes:
         """Return the forwards: as many before the last backward as may be in flight."""
-        worker, number = _numbered(numpy.minimum(self.passed + self.depth - 1, self.own))
+        worker, number = numbered(numpy.minimum(self.passed + self.depth - 1, self.own))
         backwards = numpy.maximum(number - self.depth[worker] + 1, 0)
         return self._passes(worker, number, number, backwards)
 
     def backwards(self) -> _Passes:
         """Return the backwards."""
-        worker, number = _numbered(self.passed)
+        worker, number = numbered(self.passed)
         forwards = numpy.minimum(number + self.depth[worker], self.own[worker])
         found = self._passes(worker, number, forwards, number)
         return found._replace(steps=found.steps + self.recomputes[worker])
 
     def updates(self) -> _Updates:
         """Return the updates."""
-        worker, number = _numbered(self.made)
+        worker, number = numbered(self.made)
         through = numpy.minimum((number + 1) * self.together[worker], self.minibatches)
         before, done = (
-            -((self.replica[worker] - minibatches * self.microbatches) // self.replicas[worker])
+            _own(self.replica[worker], self.replicas[worker], minibatches * self.microbatches)
             for minibatches in (number * self.together[worker], through)
         )
         forwards = numpy.minimum(done + self.depth[worker] - 1, self.own[worker])
         steps = self._step(worker, forwards, done, number) + (self.replicas[worker] > 1)
-        return _Updates(worker, steps, steps - self.begins[worker], through, done > before)
+        return _Updates(worker, steps, through, done > before)
 
     def _passes(
         self, worker: Indices, number: Indices, forwards: Indices, backwards: Indices
@@ -229,6 +232,11 @@ class _Workers(NamedTuple):
             + backwards * (1 + self.recomputes[worker])
             + updates * (1 + (self.replicas[worker] > 1))
         )
+
+
+def _own(replica: Indices, replicas: Indices, parts: Indices | int) -> Indices:
+    """Return how many of a run's first parts each replica takes."""
+    return -((replica - parts) // replicas)
 
 
 class _Messages(NamedTuple):
@@ -269,7 +277,7 @@ class _Ways:
             if one.differentiable or not back:
                 at_stage[getattr(one, end)].append(index)
         begins = begins_of(list(map(len, at_stage)))
-        pass_, number = _numbered(numpy.diff(begins)[passes.stages])
+        pass_, number = numbered(numpy.diff(begins)[passes.stages])
         edge = numpy.fromiter(chain(*at_stage), dtype=int)[begins[passes.stages[pass_]] + number]
         routes = self.begins[edge] + passes.parts[pass_] % numpy.diff(self.begins)[edge]
         return _Messages(passes.steps[pass_], number, routes + back * self.begins[-1])
@@ -292,9 +300,3 @@ class _Ways:
         )
         no_ties = numpy.full(len(found), -1)
         return numbers[met], Routes(sources, targets, senders, receivers, no_ties)
-
-
-def _numbered(counts: Indices) -> tuple[Indices, Indices]:
-    """Return the group and the number of each of so many members of groups."""
-    group = numpy.repeat(numpy.arange(len(counts)), counts)
-    return group, numpy.arange(len(group)) - begins_of(counts)[group]

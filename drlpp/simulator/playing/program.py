@@ -40,6 +40,12 @@ def begins_of(counts: Sequence[int] | Indices) -> Indices:
     return numpy.concatenate([[0], numpy.cumsum(counts)]).astype(int)
 
 
+def numbered(counts: Indices) -> tuple[Indices, Indices]:
+    """Return for each of what so many lists hold its list, and its number in that."""
+    lists = numpy.repeat(numpy.arange(len(counts)), counts)
+    return lists, numpy.arange(len(lists)) - begins_of(counts)[lists]
+
+
 KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
 _BACKWARD = KINDS[Backward]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
@@ -117,12 +123,11 @@ class Steps:
     @property
     def workers(self) -> Indices:
         """The worker of every step."""
-        return numpy.repeat(numpy.arange(len(self.counts)), self.counts)
+        return numbered(self.counts)[0]
 
     def between(self, begins: Indices, ends: Indices) -> Steps:
         """Return the steps of every worker from one number to another."""
-        worker = self.workers
-        number = numpy.arange(len(worker)) - begins_of(self.counts)[worker]
+        worker, number = numbered(self.counts)
         chosen = (begins[worker] <= number) & (number < ends[worker])
         return Steps(
             counts=ends - begins,
