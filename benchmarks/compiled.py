@@ -36,19 +36,21 @@ _MODELS: dict[str, tuple[str, dict[str, bool | int | float | str]]] = {
 }
 _SYNC = Method(schedule="gpipe", policy="sync")
 _PIPELINE = Method()
-STAGE, STAGES = "one stage", "two stages, PipeOptim"
+STAGE, STAGES = "one stage", "a stage for each worker, PipeOptim"
 
 
 class Case(Record):
-    """A model, in turns on one worker and on two.
+    """A model, in turns on one worker and on several.
 
     Attributes:
         model: its name in the table.
+        workers: that train the pipeline. More than there are cores share them.
         minibatches: of a measurement.
         repetitions: measurements of every way.
     """
 
     model: str
+    workers: int = 2
     minibatches: int = 30
     repetitions: int = 5
 
@@ -66,7 +68,7 @@ class Timed(Row):
 
     Attributes:
         ways: of training it.
-        new_seconds: to deploy two compiled stages that torch does not know.
+        new_seconds: to deploy compiled stages that torch does not know.
         known_seconds: that other workers have compiled.
         kept_seconds: that these workers have compiled.
         as_it_is_seconds: to deploy the same without compiling.
@@ -84,7 +86,7 @@ class Timed(Row):
 
 
 class CompiledStudy(Study[Case, Timed]):
-    """Plain PyTorch, one stage and two, each as it is and compiled."""
+    """Plain PyTorch, one stage and several, each as it is and compiled."""
 
     name = "compiled"
     question = "What do compiled stages gain, beside compiled plain PyTorch?"
@@ -95,7 +97,8 @@ class CompiledStudy(Study[Case, Timed]):
         """Return a case for each model."""
         if short:
             return [Case(model="decoder", minibatches=3, repetitions=1)]
-        return [Case(model=model, repetitions=seeds or 5) for model in _MODELS]
+        shapes = [(model, 2) for model in _MODELS] + [("decoder", 4), ("wide decoder", 4)]
+        return [Case(model=name, workers=k, repetitions=seeds or 5) for name, k in shapes]
 
     def run(self, case: Case) -> Timed:
         """Time deploying, then training in turns.
@@ -120,18 +123,18 @@ class CompiledStudy(Study[Case, Timed]):
 
     def _run(self, case: Case, captured: CapturedModel) -> Timed:
         compiled = _PIPELINE.model_copy(update={"compiled": True})
-        with ClusterSession(captured, 2, note=lambda _: None) as session:
+        with ClusterSession(captured, case.workers, note=lambda _: None) as session:
             profile, cluster = session.profile()
             problem = PlanningProblem(Workload.of(profile), cluster, replicate=False)
-            halves = PLANNERS["gpipe"](problem).placement
-            session.deploy(halves, _PIPELINE)
-            new = session.deploy(halves, compiled)
-        with ClusterSession(captured, 2, note=lambda _: None) as session:
-            as_it_is = [session.deploy(halves, _PIPELINE) for _ in range(2)][1].seconds
-            known = session.deploy(halves, compiled).seconds
-            session.deploy(halves, _PIPELINE)
-            kept = session.deploy(halves, compiled).seconds
-            ways = _timed(case, session, _ways(captured, halves))
+            even = PLANNERS["gpipe"](problem).placement
+            session.deploy(even, _PIPELINE)
+            new = session.deploy(even, compiled)
+        with ClusterSession(captured, case.workers, note=lambda _: None) as session:
+            as_it_is = [session.deploy(even, _PIPELINE) for _ in range(2)][1].seconds
+            known = session.deploy(even, compiled).seconds
+            session.deploy(even, _PIPELINE)
+            kept = session.deploy(even, compiled).seconds
+            ways = _timed(case, session, _ways(captured, even))
         return Timed(
             case=case,
             ways=ways,
@@ -147,9 +150,10 @@ class CompiledStudy(Study[Case, Timed]):
         """Return medians and ratios of a minibatch, and seconds of deploying."""
         return {
             "A minibatch": DataFrame(line for row in rows for line in _lines(row)),
-            "Seconds of deploying two stages": DataFrame(
+            "Seconds of deploying a stage for each worker": DataFrame(
                 {
                     "model": row.case.model,
+                    "workers": str(row.case.workers),
                     "as they are": f"{row.as_it_is_seconds:.2f}",
                     "compiled, new": f"{row.new_seconds:.1f}",
                     "known from other workers": f"{row.known_seconds:.2f}",
@@ -161,9 +165,9 @@ class CompiledStudy(Study[Case, Timed]):
         }
 
 
-def _ways(captured: CapturedModel, halves: Placement) -> dict[tuple[str, bool], Contender]:
+def _ways(captured: CapturedModel, even: Placement) -> dict[tuple[str, bool], Contender]:
     whole = Placement.from_assignment([0] * len(captured.graph), (0,))
-    placed = {PLAIN: (None, _SYNC), STAGE: (whole, _SYNC), STAGES: (halves, _PIPELINE)}
+    placed = {PLAIN: (None, _SYNC), STAGE: (whole, _SYNC), STAGES: (even, _PIPELINE)}
     return {
         (name, compiled): Contender(
             found_by=name,
@@ -200,6 +204,7 @@ def _lines(row: Timed) -> Iterator[dict[str, str]]:
         over = [_ratio(seconds[name, kind], seconds[PLAIN, kind]) for kind in (False, True)]
         yield {
             "model": row.case.model,
+            "workers": str(row.case.workers if name == STAGES else 1),
             "trained by": name,
             "as it is": f"{1e3 * statistics.median(as_it_is):.1f} ms",
             "compiled": f"{1e3 * statistics.median(compiled):.1f} ms",

@@ -55,6 +55,9 @@ class CannotBeCompiled(Exception):
     """A stage runs as it is; the message says why."""
 
 
+_names: list[str] = []
+"""Of masks of dropout, by the numbers that stand for them in graphs."""
+
 _made = OrderedDict[tuple[object, ...], Compiled | CannotBeCompiled]()
 
 
@@ -80,21 +83,14 @@ def compiled(
     Raises:
         CannotBeCompiled: it has operators that cannot be, or torch fails.
     """
-    inputs = _inputs(program, values, targets)
-    module = _with_loss(program)
-    for node in list(module.graph.nodes):
-        _make_compilable(node, precision)
-    module.recompile()
-    weights = {
-        f"argument_{number}": one.name
-        for number, one in enumerate(program.arguments)
-        if isinstance(one, Weight)
-    }
+    module, names = compilable(program, precision)
+    inputs_of = partial(_inputs, program, list(map(_number_of, names)))
+    inputs = inputs_of(values, targets)
     partition = _Partition(precision, recomputes)
     with passes_in(precision, inputs[0].device):
-        make = partial(_compile, module, weights, inputs, partition)
+        make = partial(_compile, module, weights_of(program), inputs, partition)
         call = _known(module, inputs, partition, make)
-    return partial(_called, program, call)
+    return partial(_called, program, call, inputs_of)
 
 
 def _known(
@@ -118,9 +114,13 @@ def _known(
 
 
 def _called(
-    program: StageProgram, call: Compiled, values: StageValues, targets: Sequence[Tensor]
+    program: StageProgram,
+    call: Compiled,
+    inputs_of: Callable[[StageValues, Sequence[Tensor]], Sequence[Tensor]],
+    values: StageValues,
+    targets: Sequence[Tensor],
 ) -> tuple[Mapping[int, Tensor], Tensor | None]:
-    found = call(*_inputs(program, values, targets))
+    found = call(*inputs_of(values, targets))
     if not torch.is_grad_enabled():
         # AOTAutograd keeps activations for a backward whether there will be one or not.
         found = [value.detach() for value in found]
@@ -222,8 +222,10 @@ class _Called(torch.nn.Module):
         return self._call(*given)
 
 
-def _inputs(program: StageProgram, values: StageValues, targets: Sequence[Tensor]) -> list[Tensor]:
-    """Return what :func:`_with_loss` takes, laid out as it was compiled for."""
+def _inputs(
+    program: StageProgram, masks: Sequence[Tensor], values: StageValues, targets: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return what :func:`compilable` takes, laid out as it was compiled for."""
     others = [values[one] for one in program.results if not _is_own(one, program)]
     return [
         *(
@@ -231,6 +233,7 @@ def _inputs(program: StageProgram, values: StageValues, targets: Sequence[Tensor
             for one in program.arguments
         ),
         *(value.contiguous() for value in (*others, *targets)),
+        *masks,
     ]
 
 
@@ -238,11 +241,33 @@ def _is_own(result: object, program: StageProgram) -> bool:
     return isinstance(result, StageOutput) and result.stage == program.stage
 
 
+def weights_of(program: StageProgram) -> dict[str, str]:
+    """Return which placeholders of :func:`compilable` are weights, and their names."""
+    return {
+        f"argument_{number}": one.name
+        for number, one in enumerate(program.arguments)
+        if isinstance(one, Weight)
+    }
+
+
+def compilable(program: StageProgram, precision: Precision) -> tuple[fx.GraphModule, list[str]]:
+    """Return one graph of what inductor knows, and the names of its masks.
+
+    It takes the arguments, what else the model returns, the targets, and a number for each mask.
+
+    Raises:
+        CannotBeCompiled: something only runs as it is.
+    """
+    module = _with_loss(program)
+    made = [_make_compilable(node, precision) for node in list(module.graph.nodes)]
+    module.recompile()
+    return module, [name for name in made if name is not None]
+
+
 def _with_loss(program: StageProgram) -> fx.GraphModule:
     """Return one graph of what other stages read, and of the loss.
 
-    It takes the arguments, what else the model returns, and the targets. What the model returns,
-    which may be the largest tensor of all, is not kept.
+    What the model returns, which may be the largest tensor of all, is not kept.
     """
     graph, attributes = fx.Graph(), dict[str, Any]()
 
@@ -275,8 +300,11 @@ def _with_loss(program: StageProgram) -> fx.GraphModule:
     return fx.GraphModule(attributes, graph)
 
 
-def _make_compilable(node: fx.Node, precision: Precision) -> None:
+def _make_compilable(node: fx.Node, precision: Precision) -> str | None:
     """Let a node call an operator alone, a random one with the same numbers as before.
+
+    Returns:
+        The name of these numbers, for which the graph takes one more input; None without.
 
     Raises:
         CannotBeCompiled: it only runs as it is.
@@ -295,48 +323,59 @@ def _make_compilable(node: fx.Node, precision: Precision) -> None:
         (0, None),
     )
     if called is None:
-        return
+        return None
     if called._opname in _RECURRENT:
         raise CannotBeCompiled(f"torch would unroll its recurrent layers ({called._opname})")
     given = named(called, arguments[place:], node.kwargs)
     if not draws(called, given):
-        return
+        return None
     if name is not None and called is aten.dropout.default:
-        mask = _mask(node, given["input"], None, given["p"], name)
+        mask = _mask(node, given["input"], None, given["p"])
         node.target, node.args, node.kwargs = aten.mul.Tensor, (given["input"], mask), {}
     elif name is not None and called is aten.scaled_dot_product_attention.default:
-        _seed_attention(node, name, given)
+        _seed_attention(node, given)
     else:
         raise CannotBeCompiled(f"{called} draws random numbers")
+    return name
+
+
+def _number_of(name: str) -> Tensor:
+    """Return what stands for a name in a graph: layers of a decoder are equal but for it."""
+    if name not in _names:
+        _names.append(name)
+    return torch.tensor(_names.index(name))
 
 
 @torch.library.custom_op("drlpp::dropout_mask", mutates_args=())
-def _dropout_mask(of: Tensor, key: Tensor | None, p: float, name: str) -> Tensor:
-    """Return what dropout with the random numbers of ``name`` multiplies values with.
+def _dropout_mask(of: Tensor, key: Tensor | None, p: float, name: Tensor) -> Tensor:
+    """Return what dropout with the random numbers of a name multiplies values with.
 
     Of a tensor, or of the attention that a query pays to a key.
     """
     ones = torch.ones_like(_dropped(of, key))
-    mask: Tensor = seeded(name, aten.dropout.default, ones, p, True)
+    mask: Tensor = seeded(_names[int(name)], aten.dropout.default, ones, p, True)
     return mask
 
 
 @_dropout_mask.register_fake
-def _dropped(of: Tensor, key: Tensor | None, p: float = 0.0, name: str = "") -> Tensor:
+def _dropped(of: Tensor, key: Tensor | None, p: float = 0.0, name: Tensor | None = None) -> Tensor:
     return of.new_empty(of.shape if key is None else (*of.shape[:-1], key.shape[-2]))
 
 
-def _seed_attention(node: fx.Node, name: str, given: dict[str, Any]) -> None:
+def _seed_attention(node: fx.Node, given: dict[str, Any]) -> None:
     """Let attention with dropout compute as it does on a processor."""
-    mask = _mask(node, given["query"], given["key"], given["dropout_p"], name)
+    mask = _mask(node, given["query"], given["key"], given["dropout_p"])
     with node.graph.inserting_before(node):
         given["dropout_mask"] = node.graph.call_function(aten.ne.Scalar, (mask, 0))
         both = node.graph.call_function(aten._scaled_dot_product_attention_math.default, (), given)
     node.target, node.args, node.kwargs = operator.getitem, (both, 0), {}
 
 
-def _mask(node: fx.Node, of: Any, key: Any, p: Any, name: str) -> fx.Node:
+def _mask(node: fx.Node, of: Any, key: Any, p: Any) -> fx.Node:
     graph = node.graph
+    inputs = graph.find_nodes(op="placeholder")
+    with graph.inserting_after(inputs[-1]):
+        name = graph.placeholder(f"name_{len(inputs)}")
     with graph.inserting_before(node):
         # Masks have no gradient.
         of, key = (one and graph.call_function(aten.detach.default, (one,)) for one in (of, key))

@@ -4,6 +4,9 @@ A block begins where an operator reads a weight of another module of a list than
 before (``layers.3.norm.weight`` is of ``layers.3``), or of none::
 
     embedding ─ layers.0 ─ layers.1 ─ … ─ layers.7 ─ norm, head
+
+What convolves stays whole. Inductor lays tensors out for all convolutions that it sees at once; cut
+at its blocks, ResNet-50 takes 1.6 times as long, VGG-16 1.4 times.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 
 from torch import fx
+from torch._ops import OpOverload
 
 from drlpp.capturing.graph import listed_module
 from drlpp.torch_versions import split_into_tuples
@@ -25,8 +29,11 @@ def divided(module: fx.GraphModule, weights: Mapping[str, str]) -> fx.GraphModul
         weights: the names of its placeholders that are weights, and theirs in the model.
 
     Returns:
-        None where nothing repeats.
+        None where nothing repeats, or something convolves.
     """
+    targets = {node.target for node in module.graph.nodes if node.op == "call_function"}
+    if any(isinstance(one, OpOverload) and one._opname.startswith("conv") for one in targets):
+        return None
     runs: list[list[fx.Node]] = []
     block: str | None = None
     for node in module.graph.nodes:
