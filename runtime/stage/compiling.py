@@ -364,6 +364,10 @@ def _dropped(of: Tensor, key: Tensor | None, p: float = 0.0, name: Tensor | None
 
 def _seed_attention(node: fx.Node, given: dict[str, Any]) -> None:
     """Let attention with dropout compute as it does on a processor."""
+    with warnings.catch_warnings(action="ignore"):
+        # Torch warns once of a mask; from its function through Python, from the operator not.
+        one = torch.ones(1, 1, 1, 1)
+        torch._scaled_dot_product_attention_math(one, one, one, None, 0.5, False, one.bool())
     mask = _mask(node, given["query"], given["key"], given["dropout_p"])
     with node.graph.inserting_before(node):
         given["dropout_mask"] = node.graph.call_function(aten.ne.Scalar, (mask, 0))
