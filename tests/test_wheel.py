@@ -101,8 +101,9 @@ def test_a_wheel_learns_plans_and_trains_in_an_empty_folder(wheel: Path, tmp_pat
     short = ("--budget", "3", "--rounds", "2", "--minibatches", "4", "--repetitions", "1")
     learned = run(drlpp, "learn", "mymodels:perceptron", "--workers", "2", *short, cwd=folder)
     placement = "runs/mymodels-perceptron/placement.json"
-    assert f"train with it: drlpp train {placement}" in learned
-    train = (drlpp, "train", placement, "--data", "mymodels:data", "--epochs", "2")
+    train = ("train", placement, "--model", "mymodels:perceptron")
+    assert f"train with it: drlpp {' '.join(train)}" in learned
+    train = (drlpp, *train, "--data", "mymodels:data", "--epochs", "2")
     assert "state_dict: runs/mymodels-perceptron/training/model.pt" in run(*train, cwd=folder)
     wanted = ("--workers", "2", "--bandwidth", "1e9", "--planner", "gpipe")
     run(drlpp, "plan", "mymodels:perceptron", *wanted, "-o", "planned.json", cwd=folder)

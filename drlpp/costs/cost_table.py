@@ -35,7 +35,8 @@ from drlpp.io.quantities import Count
 
 _NO_OPERATOR = "-"
 
-_Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Milliseconds = Annotated[float, Field(ge=0, le=1e12)]
+"""As much as a time in seconds may be."""
 
 
 class CostRow(StrictRecord):

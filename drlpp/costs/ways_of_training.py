@@ -36,9 +36,11 @@ from drlpp.specs.cluster import Cluster
 LOCAL_STEPS = (8, 16, 32, 64)
 """Minibatches after which local SGD and DiLoCo may average the weights."""
 
-_SAMPLES = (8, 1.26), (64, 1.37)
-"""What averages after so many minibatches cost in samples to a loss, local SGD's or DiLoCo's,
-whichever are better, with decoders of 2.7 and 10.7 million weights (docs/results.md)."""
+_SAMPLES = (8, 0.26), (64, 0.37)
+"""What averages of four accelerators after so many minibatches cost in samples to a loss beyond
+plain PyTorch's, local SGD's or DiLoCo's, whichever are better, with decoders of 2.7 and 10.7 million
+weights. A smaller one needed half as many with two accelerators and twice with eight
+(docs/results.md)."""
 
 _POWERSGD_LOSES = 0.14
 """Of rank 4, with the same."""
@@ -143,7 +145,9 @@ class PredictedWay:
     @property
     def samples(self) -> float:
         """How many times plain PyTorch's samples it takes to the same loss, roughly."""
-        return _samples(self.every) if self.way.local else 1 + self.way.loses
+        if self.way.local:
+            return _samples(self.every, len(self.accelerators))
+        return 1 + self.way.loses
 
     @property
     def seconds_to_loss(self) -> float:
@@ -258,7 +262,7 @@ class WaysOfTraining:
         behind_updates = way.afterwards * halves(float(work.parameter_bytes))
         every = 1
         if way.local:
-            every = min(LOCAL_STEPS, key=lambda n: (seconds + behind_updates / n) * _samples(n))
+            every = min(LOCAL_STEPS, key=lambda n: (seconds + behind_updates / n) * _samples(n, m))
         seconds += behind_updates / every
         needed = self._memory_bytes(way, m, parts)
         limits = [self._cluster.memory_bytes[a] or math.inf for a in accelerators]
@@ -305,10 +309,11 @@ class WaysOfTraining:
         return held + max(_BLOCKS_GATHERED * block + 2 * rest, rest + working)
 
 
-def _samples(every: int) -> float:
+def _samples(every: int, accelerators: int) -> float:
     """Return what averages after so many minibatches cost, on a straight line of the logarithm."""
     (least, of_least), (most, of_most) = _SAMPLES
-    return of_least + (of_most - of_least) * math.log(every / least) / math.log(most / least)
+    of_four = of_least + (of_most - of_least) * math.log(every / least) / math.log(most / least)
+    return 1 + of_four * accelerators / 4
 
 
 def _pass_seconds(

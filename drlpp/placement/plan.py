@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drlpp.costs.ways_of_training import PredictedWay
     from drlpp.placement.placement_file import PlacementFile
 
-CLEARLY = 1.001
+CLEARLY = 1.01
 """Times as slow as another: less is nothing to speak of."""
 
 

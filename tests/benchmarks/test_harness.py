@@ -90,6 +90,7 @@ def test_rows_in_git_give_the_tables_of_the_pages(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_smallest_case_runs(name: str, tmp_path: Path) -> None:
     study: Study[Any, Any] = study_of(name)

@@ -97,6 +97,12 @@ def test_what_links_take_without_anything_to_hide_behind() -> None:
     assert found == pytest.approx(expected | less, abs=1e-3)
 
 
+def test_averages_of_more_accelerators_cost_more_samples() -> None:
+    of_model = ways(decoder(24e6, 1e-3), hosts_of(8, 1, 1e6))
+    two, four, eight = (of_model.of("local-sgd", range(m)).samples - 1 for m in (2, 4, 8))
+    assert (two, four, eight) == pytest.approx((0.37 / 2, 0.37, 2 * 0.37))
+
+
 def test_shards_and_passes_make_a_model_fit() -> None:
     """100 MB of weights, with Adam 400 MB, and 100 MB of activations of a minibatch."""
     profile = decoder(25e6, 100)
