@@ -38,9 +38,8 @@ LOCAL_STEPS = (8, 16, 32, 64)
 
 _SAMPLES = (8, 0.26), (64, 0.37)
 """What averages of four accelerators after so many minibatches cost in samples to a loss beyond
-plain PyTorch's, local SGD's or DiLoCo's, whichever are better, with decoders of 2.7 and 10.7 million
-weights. A smaller one needed half as many with two accelerators and twice with eight
-(docs/results.md)."""
+plain PyTorch's, local SGD's or DiLoCo's, whichever are better, with decoders of 2.7 and 10.7
+million weights. With eight a smaller decoder needed twice as many beyond (docs/results.md)."""
 
 _POWERSGD_LOSES = 0.14
 """Of rank 4, with the same."""
