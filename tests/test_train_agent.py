@@ -213,11 +213,12 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(once_measured, out, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
-            printed = finish(out, 500)
+            done = run(out, 500)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert "--resume" in printed
-    assert "Traceback" not in printed
+    assert done.code == 130
+    assert "--resume" in done.err
+    assert "Traceback" not in done.err
     read_document(out / "placement.json", PlacementFile)
     known = measured(out)
     finish(out, len(known) + 2, "--resume")

@@ -156,13 +156,12 @@ class LearningJob:
             self.profile, self.cluster = load_or_measure_profile(self.session, self.out)
         self.memory.per_second = cache(self._declared.problem.per_second)
         try:
-            comparison = self._compare() if self._learn() else None
-        except HostLost:
+            if not self._learn():
+                raise KeyboardInterrupt
+            comparison = self._compare()
+        except (HostLost, KeyboardInterrupt):
             self._export_best_so_far()
             raise
-        if comparison is None:
-            self._export_best_so_far()
-            return
         # A race takes long, and may be interrupted: whatever comes of it, a placement is there.
         path = self._export_best(comparison)
         if self.data is None:
@@ -236,8 +235,8 @@ class LearningJob:
                 f"{1 - (running + deploying) / whole:.1%}"
             )
 
-    def _compare(self) -> Comparison | None:
-        """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
+    def _compare(self) -> Comparison:
+        """Race the fastest placements against the best rivals."""
         session, memory = self.session, self.memory
         fastest = [candidate for candidate, _ in memory.fastest(self.given.measuring.finalists)]
         failed = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
@@ -252,20 +251,17 @@ class LearningJob:
         method = session.method.model_copy(update=chosen)
         given = self.given.search.compare, session.captured, session.accelerators, method
         measuring, begin = self.given.measuring, time.perf_counter()
-        try:
-            with shown(console, "planning what a user has without an agent") as tell:
-                comparison = compare(
-                    session,
-                    list(map(grounds.weighed, [*finalists, *layout_contenders(*given)])),
-                    lambda: rivals(grounds, measuring.minibatches, tell),
-                    cluster=self.cluster,
-                    rounds=measuring.rounds,
-                    minibatches=measuring.minibatches,
-                    path=self.out / "comparison.json",
-                    on_progress=tell,
-                )
-        except KeyboardInterrupt:
-            return None
+        with shown(console, "planning what a user has without an agent") as tell:
+            comparison = compare(
+                session,
+                list(map(grounds.weighed, [*finalists, *layout_contenders(*given)])),
+                lambda: rivals(grounds, measuring.minibatches, tell),
+                cluster=self.cluster,
+                rounds=measuring.rounds,
+                minibatches=measuring.minibatches,
+                path=self.out / "comparison.json",
+                on_progress=tell,
+            )
         console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
         console.print(describe_comparison(comparison))
         return comparison
@@ -305,7 +301,7 @@ class LearningJob:
         console.print(
             f"stopped after {memory.distinct} of {budget} placements; the best is in {path} "
             f"({contender.beside(self.session.method)}, {seconds * 1e3:.1f} ms per minibatch, not "
-            "compared with plain PyTorch). Continue with --resume"
+            "compared with plain PyTorch)"
         )
 
     def _race_to_loss(self, data: RaceData) -> tuple[Course, RaceEnd]:
