@@ -169,8 +169,10 @@ def read_cost_table(path: str | Path) -> Profile:
     for number, values in enumerate(lines, 1):
         if None in values:
             raise InvalidFile(f"{path}: row {number}: has more values than there are columns")
+        if None in values.values():
+            raise InvalidFile(f"{path}: row {number}: has fewer values than there are columns")
         # An empty cell is one that is left out.
-        rows.append({name: value for name, value in values.items() if value not in ("", None)})
+        rows.append({name: value for name, value in values.items() if value != ""})
     try:
         return profile_of_table(rows, model=path.stem)
     except InvalidInput as error:

@@ -168,6 +168,8 @@ def test_a_plan_of_a_task_is_trained_in_two_calls(tmp_path: Path) -> None:
         ("name;forward_ms;backward_ms\na;1;2\n", "expected columns that are separated by commas"),
         ("name,forward_ms,backward_ms\na,-1,2\n", "'forward_ms': Input should be greater than or"),
         ("name,forward_ms,backward_ms\na,nan,2\n", "'forward_ms': Input should be a finite number"),
+        ("name,forward_ms,backward_ms\na,2e12,2\n", "'forward_ms': Input should be less than or"),
+        ("name,forward_ms,backward_ms\na,1\n", "row 1: has fewer values than there are columns"),
     ],
 )
 def test_what_is_wrong_in_a_table_is_said_in_its_own_words(
