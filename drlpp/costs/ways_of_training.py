@@ -309,7 +309,10 @@ class WaysOfTraining:
 
 
 def _samples(every: int, accelerators: int) -> float:
-    """Return what averages after so many minibatches cost, on a straight line of the logarithm."""
+    """Return what averages after so many minibatches cost, on a straight line of the logarithm.
+
+    What that is beyond 1 grows with the accelerators.
+    """
     (least, of_least), (most, of_most) = _SAMPLES
     of_four = of_least + (of_most - of_least) * math.log(every / least) / math.log(most / least)
     return 1 + of_four * accelerators / 4

@@ -84,13 +84,13 @@ def compiled(
         CannotBeCompiled: it has operators that cannot be, or torch fails.
     """
     module, names = compilable(program, precision)
-    inputs_of = partial(_inputs, program, list(map(_number_of, names)))
-    inputs = inputs_of(values, targets)
+    masks = list(map(_number_of, names))
+    inputs = _inputs(program, masks, values, targets)
     partition = _Partition(precision, recomputes)
     with passes_in(precision, inputs[0].device):
         make = partial(_compile, module, weights_of(program), inputs, partition)
         call = _known(module, inputs, partition, make)
-    return partial(_called, program, call, inputs_of)
+    return partial(_called, program, masks, call)
 
 
 def _known(
@@ -115,12 +115,12 @@ def _known(
 
 def _called(
     program: StageProgram,
+    masks: Sequence[Tensor],
     call: Compiled,
-    inputs_of: Callable[[StageValues, Sequence[Tensor]], Sequence[Tensor]],
     values: StageValues,
     targets: Sequence[Tensor],
 ) -> tuple[Mapping[int, Tensor], Tensor | None]:
-    found = call(*inputs_of(values, targets))
+    found = call(*_inputs(program, masks, values, targets))
     if not torch.is_grad_enabled():
         # AOTAutograd keeps activations for a backward whether there will be one or not.
         found = [value.detach() for value in found]
